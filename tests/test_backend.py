@@ -26,7 +26,7 @@ def test_numba_cuda_first_without_gpu_names_the_remedy():
     assert status == 1
     assert out == ""
     assert err.splitlines()[-1] == (
-        "pgas.base.errors.PgasError: numba.cuda was imported before pgas, and this machine has no GPU: "
+        "pgas.PgasError: numba.cuda was imported before pgas, and this machine has no GPU: "
         "import pgas first (it selects the simulator), or set NUMBA_ENABLE_CUDASIM=1"
     )
 
@@ -220,7 +220,7 @@ def test_compiling_only_is_no_job():
     status, _, err = python("import pgas\npgas.init()", NUMBA_ENABLE_CUDASIM="0")
     assert status == 1
     last = err.splitlines()[-1]
-    assert last.startswith("pgas.base.errors.PgasError: ")
+    assert last.startswith("pgas.PgasError: ")
     assert "CUDA" in last
     assert "NUMBA_ENABLE_CUDASIM" in last
 

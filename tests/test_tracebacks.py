@@ -1,6 +1,7 @@
 """What a user sees of a mistake in a program: the program's own lines, and one sentence."""
 
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import forks
 import pytest
 
 import pgas
-from pgas.base import config, parameters, tracebacks
+from pgas.base import config, errors, parameters, tracebacks
 
 #: Mistakes: the call, the lines of the program in the traceback (of the call, and of the kernel), and the sentence.
 MISTAKES = [
@@ -91,7 +92,7 @@ def test_a_mistake_shows_the_program_and_one_sentence(tmp_path):
     for text, (_, lines, sentence) in zip(shown(tmp_path, *(m for m, _, _ in MISTAKES)), MISTAKES, strict=True):
         program = str(tmp_path / "program.py")
         assert frames(text) == [program, "mistake", program][: 1 + lines], text
-        last = text.splitlines()[-1].removeprefix("pgas.base.errors.")
+        last = text.splitlines()[-1].removeprefix("pgas.")
         assert last.startswith(sentence), text
         assert text.count("Traceback") == 1, text
 
@@ -268,6 +269,17 @@ def test_pytest_shows_the_program_and_one_sentence(tmp_path):
         assert (not of_pgas) is hidden, done.stdout
         if hidden:
             assert programs == ["pgas.zeros(-1)", "kernel[1, 1](pgas.zeros(4))", "pgas.put(a, a, 7)", "raise KeyError(3)"], done.stdout
+
+
+def test_errors_are_named_and_pickled_as_pgas_has_them():
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        place = (1, 2, 3, 4, 5) if kind is pgas.CompletionError else ()
+        error = kind("text", *place)
+        error.add_note("a note")
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), again.args, vars(again)) == (getattr(pgas, name), error.args, vars(error))
+        assert "".join(traceback.format_exception_only(again)) == f"pgas.{name}: text\na note\n"
 
 
 def test_suggestions():

@@ -1,5 +1,7 @@
 """Exceptions. Mistakes of the caller are ValueError and TypeError; refusals of the runtime or the hardware are a PgasError."""
 
+from typing import Any
+
 __all__ = [
     "BootstrapError", "CompletionError", "DeadlockError", "DeviceError", "HeapError", "PgasError", "PgasWarning", "TransportError",
 ]  # fmt: skip
@@ -54,6 +56,10 @@ class CompletionError(TransportError):
         super().__init__(text)
         self.pe, self.qpn, self.wqe_idx, self.syndrome, self.vendor_err_synd = pe, qpn, wqe_idx, syndrome, vendor_err_synd
 
+    def __reduce__(self) -> Any:
+        place = self.pe, self.qpn, self.wqe_idx, self.syndrome, self.vendor_err_synd
+        return type(self), (self.args[0], *place), vars(self)
+
 
 class DeviceError(PgasError):
     """A kernel found an error (a wait past its deadline, a bad PE or address) and poisoned the device state.
@@ -69,6 +75,10 @@ class DeadlockError(PgasError):
 
 class PgasWarning(UserWarning):
     """A mistake in a program without consequences so far, such as an array that was not freed."""
+
+
+for _class in (BootstrapError, CompletionError, DeadlockError, DeviceError, HeapError, PgasError, PgasWarning, TransportError):
+    _class.__module__ = "pgas"  # tracebacks and pickles name the class as programs do
 
 
 def again(error: PgasError) -> PgasError:

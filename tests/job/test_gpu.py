@@ -44,7 +44,7 @@ gpu.bind(3)
     status, _, err = on_gpus(program)
     last = err.splitlines()[-1]
     assert status == 1
-    assert last.startswith(f"pgas.base.errors.PgasError: no context on GPU 1{where}: CUDA_ERROR_{error} (a sentence)"), err
+    assert last.startswith(f"pgas.PgasError: no context on GPU 1{where}: CUDA_ERROR_{error} (a sentence)"), err
     assert remedy in last
 
 
@@ -87,7 +87,7 @@ gpu.place_engine(pe, {"GPU-0"}, 2, 0)
 """
     status, out, err = on_gpus(program)
     assert out.splitlines() == ["(1, 0, 0)", "(1, 40, 0)", "(0, 33, 25)", "(1, 66, 50)", "(1, 33, 25)"]
-    assert (status, err.splitlines()[-1]) == (1, "pgas.base.errors.PgasError: PGAS_SOFTHCA_DEVICE=2: 2 GPU(s) are visible to PE 0, 0 to 1")
+    assert (status, err.splitlines()[-1]) == (1, "pgas.PgasError: PGAS_SOFTHCA_DEVICE=2: 2 GPU(s) are visible to PE 0, 0 to 1")
 
 
 def test_a_thread_without_a_gpu_gets_the_selected_one():

@@ -295,19 +295,30 @@ def page(chapter: Chapter) -> str:
 
 def _source_order() -> dict[str, Any]:
     """Return (module, line) of a public name's definition. Pages have the order of the sources, modules in alphabetical order."""
-    modules = {getattr(pgas, n).__module__ for n in pgas.__all__ if callable(getattr(pgas, n))}
+    modules = {_module_of(n) for n in pgas.__all__ if callable(getattr(pgas, n))}
     modules = sorted(modules, key=lambda name: name.rpartition(".")[2])
     found = {}
     for name in pgas.__all__:
         value = inspect.unwrap(getattr(pgas, name))
         if callable(value):
-            found[name] = (modules.index(value.__module__), inspect.getsourcelines(value)[1])
+            module = _module_of(name)
+            if value.__module__ == module:
+                line = inspect.getsourcelines(value)[1]
+            else:
+                line = inspect.getsource(sys.modules[module]).split(f"\nclass {name}(")[0].count("\n")
+            found[name] = (modules.index(module), line)
     return found
+
+
+def _module_of(name: str) -> str:
+    """Return the module that defines a public name; exceptions say that they are of pgas itself."""
+    value = getattr(pgas, name)
+    return "pgas.base.errors" if value.__module__ == "pgas" else value.__module__
 
 
 def _opening(heads: list[str]) -> str:
     """Return the sections of the specification, from the first lines of a page's modules."""
-    modules = dict.fromkeys(getattr(pgas, name).__module__ for name in heads if callable(getattr(pgas, name)))
+    modules = dict.fromkeys(_module_of(name) for name in heads if callable(getattr(pgas, name)))
     own = [module for module in modules if _is_on(module, heads)] or modules
     sections = [m for module in own for m in re.findall(r"OpenSHMEM 1\.5, (sections? [\d., toand]+\d)", sys.modules[module].__doc__ or "")]
     return f"OpenSHMEM 1.5, {' and '.join(dict.fromkeys(sections))}." if sections else ""
