@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-__all__ = ["OPERATIONS", "Comparison", "Reduction", "Request", "SignalOp", "Update"]
+__all__ = ["CONSTANTS", "OPERATIONS", "Comparison", "Reduction", "Request", "SignalOp", "Update"]
 
 
 class Comparison(IntEnum):
@@ -37,6 +37,13 @@ class Reduction(IntEnum):
 
 #: By name: each operation in a type of its own, so that a kernel's compiler sees which one a call has.
 OPERATIONS: dict[str, IntEnum] = {op.name: IntEnum(op.name, {op.name: int(op)})(int(op)) for op in Reduction}  # type: ignore[operator]
+
+#: Types of the constants for op and cmp, and what messages call a constant of each.
+CONSTANTS: dict[type[IntEnum], str] = {
+    Comparison: "a constant for cmp",
+    SignalOp: "a constant for signals",
+    **{type(op): f"pgas.{name}" for name, op in OPERATIONS.items()},
+}
 
 
 class Update(IntEnum):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, NoReturn
 
+from pgas.kernels.codes import SignalOp
 from pgas.kernels.compiler import KernelTypeError
 
 __all__ = ["TABLE", "Refusal", "When", "choices", "refuse", "words"]
@@ -70,6 +71,8 @@ TABLE = {
     "unmapped": Refusal("ptr", _COMPILED, "pgas.{function}: transport {transport} maps no peer's memory: use put and get", _NIC),
     "host only": Refusal("functions of the host, as init, zeros and launch", _COMPILED,
                          "pgas.{function}: this is a function of the host, call it outside the kernel"),
+    "other code": Refusal("a constant of another kind for op or cmp, such as pgas.SUM for a signal", _COMPILED,
+                          "pgas.{function}: {name} must be one of {allowed}, not {found}"),
     "operation": Refusal("an op of reduce, reducescatter or scan that is no constant of the kernel (the simulator accepts one that the "
                          "kernel chooses at run time, except under PGAS_DEBUG=strict)", _COMPILED,
                          "pgas.{function}: op must be pgas.SUM, PROD, MIN, MAX, AND, OR or XOR itself, not {found}"),
@@ -78,7 +81,7 @@ TABLE = {
     "pairs": Refusal("maxloc and minloc of anything but rows of value and location", _COMPILED,
                      "pgas.{function}: {name} must be a C-contiguous array of shape (n, 2), of 32 or 64 bits, not {found}"),
     # Values of operands --------------------------------------------------------------------------------------------------------
-    "no such PE": Refusal("a pe that does not exist", _CHECKED, "{who}: PE {pe} does not exist"),
+    "no such PE": Refusal("a pe that does not exist", _CHECKED, "{who}: PE {pe} does not exist; pe must be 0 to {last}"),
     "not symmetric": Refusal("dest of a put, source of a get, ivar or sig that is not on the symmetric heap", _CHECKED,
                              "{who}: {operand}, {nbytes} bytes at {target}, is not on the symmetric heap (pgas.empty and its like)"),
     "not registered": Refusal("a local operand that the NIC does not reach, as shared and local memory", _RUN,
@@ -131,7 +134,8 @@ TABLE = {
 
 def choices(codes: type[IntEnum]) -> str:
     """Return the valid codes of an op or a cmp, for a message."""
-    return ", ".join(f"{code.name} ({code.value})" for code in codes)
+    prefix = "SIGNAL_" if codes is SignalOp else ""
+    return ", ".join(f"pgas.{prefix}{code.name} ({code.value})" for code in codes)
 
 
 def words(row: str, /, **values: Any) -> str:

@@ -29,7 +29,7 @@ MISTAKES = [
     ("pgas.zeros(4, dtyp=int)", 1, "TypeError: pgas.zeros: there is no parameter dtyp (did you mean dtype?), but shape, dtype, alignment"),
     ("pgas.init(size=2, ranks=1)", 1, "TypeError: pgas.init: there is no parameter ranks (did you mean rank?), but comm, unique_id, rank"),
     ("pgas.team_split_2d(pgas.TEAM_WORLD)", 1, "TypeError: pgas.team_split_2d: missing a required argument"),
-    ("pgas.zeros(-1)", 1, "ValueError: shape must be non-negative integers, not -1"),
+    ("pgas.zeros(-1)", 1, "ValueError: pgas.zeros: shape must be non-negative integers, not -1"),
     ("pgas.free(a[1:])", 1, "ValueError: pgas.free: array is a view of the int64 array of shape (4,) allocated at "),
     ("pgas.free(np.zeros(3))", 1, "ValueError: pgas.free: array must be on the symmetric heap, not an array of float64 and shape (3,)"),
     ("freed.copy_to_host()", 1, "HeapError: use after free: int64 array of shape (4,) allocated at "),
@@ -42,7 +42,7 @@ MISTAKES = [
     ("kernel[1, 1](a, b, 1)", 2, "TypeError: tid=[0, 0, 0] ctaid=[0, 0, 0]: pgas.put: there is no parameter target, but dest, source, pe"),
     ("kernel[1, 1](a, b, 2)", 2, "NameError: tid=[0, 0, 0] ctaid=[0, 0, 0]: name 'unknown' is not defined"),
     ("kernel[1, 1](a, b, 3)", 2, "TypeError: tid=[0, 0, 0] ctaid=[0, 0, 0]: pgas.zeros: this is a function of the host"),
-    ("kernel[1, 1](a, b, 4)", 2, "DeviceError: PE 0, block 0, thread 0: put: PE 7 does not exist"),
+    ("kernel[1, 1](a, b, 4)", 2, "DeviceError: PE 0, block 0, thread 0: put: PE 7 does not exist; pe must be 0 to 0"),
 ]  # fmt: skip
 
 PROGRAM = """

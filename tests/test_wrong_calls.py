@@ -1,4 +1,4 @@
-"""A wrong call in a kernel is one sentence, and the same one from the compiler and from the simulator: every public function."""
+"""A wrong call is one sentence, in kernels the same one from the compiler and from the simulator: every public function."""
 
 import json
 import os
@@ -11,6 +11,19 @@ import wrong_calls
 from compiled import LIMIT
 
 pytestmark = [pytest.mark.sass, pytest.mark.timeout(2 * LIMIT)]
+
+
+#: Right on the host: values of full(), and no team, as for a PE that is not a member.
+ACCEPTED = r"pgas\.(full(_like)?\(.*value=(a|1j)|team_(destroy|\w+_pes?)\(.*=None)"
+
+
+def test_sentences_of_the_host_name_the_function():
+    command = [sys.executable, wrong_calls.__file__, "host"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PGAS_")} | {"NUMBA_ENABLE_CUDASIM": "1"}
+    said = json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, timeout=LIMIT, check=True).stdout)
+    assert len(said) > 1500
+    wrong = [call for call in said if not call[3].startswith(f"pgas.{call[0]}: ") or "\n" in call[3]]
+    assert [call for call in wrong if call[3] or not re.match(ACCEPTED, call[2])] == []
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Wrong calls of every public function in kernels: a program that prints, as JSON, what each of them raises.
 
-``python wrong_calls.py`` under NUMBA_ENABLE_CUDASIM=1 runs them in the simulator, under 0 compiles them for sm_90.
+``python wrong_calls.py`` under NUMBA_ENABLE_CUDASIM=1 runs them in the simulator, under 0 compiles them for sm_90. ``python wrong_calls.py
+host`` makes wrong calls of the host.
 """
 
 import inspect
@@ -24,10 +25,10 @@ ARGUMENTS = {
     **dict.fromkeys(("value", "cond"), ("1", ("a", "'x'", "None", "1j", "(1, 2)", "pgas"))),
     **dict.fromkeys(("dst_stride", "src_stride"), ("1", _INTEGER)),
     **dict.fromkeys(("channel", "qp", "root", "src_pe"), ("0", _INTEGER)),
-    "cmp": ("pgas.EQ", _INTEGER),
+    "cmp": ("pgas.EQ", (*_INTEGER, "pgas.SUM", "pgas.SIGNAL_ADD")),
     "idx": ("0", ("0.5", "a", "'x'", "None", "(0, 0)")),
     "nelems": ("2", ("0.5", "a", "'x'", "(1, 2)")),
-    "op": ("pgas.SUM", _INTEGER),
+    "op": ("pgas.SUM", (*_INTEGER, "pgas.EQ")),
     "pe": ("pe", _INTEGER),
 }
 
@@ -67,6 +68,87 @@ def calls():
             values = ARGUMENTS[p.name][1]
             for value in values[:1] if name.endswith(("_warp", "_block")) else values:  # they share their checks with the plain form
                 yield name, p.name, f"pgas.{name}({', '.join((right | {p.name: value}).values())})"
+
+
+#: On the host: right arguments, None for those left out, and more wrong ones, by the name of the parameter.
+ON_HOST = {
+    "alignment": (None, ("3", "'x'", "None")),
+    "array": ("a", ("3", "None", "a[1:]", "freed")),
+    "args": ("()", ("5", "a", "None")),
+    "block": ("1", ("0", "'x'", "5000")),
+    "channels": (None, ("0", "'x'", "1.5")),
+    "dtype": (None, ("'nodtype'", "object", "'S4'", "5")),
+    "grid": ("1", ("0", "'x'", "-1")),
+    "host": (None, ("5", "'a..b'")),
+    "kernel": ("kernel", ("5", "None", "print")),
+    "parent": ("pgas.TEAM_WORLD", ("5", "None", "'x'")),
+    "pes": ("[0]", ("5", "[0, 0]", "[7]", "'x'", "[0.5]")),
+    "prototype": ("a", ("3", "None")),
+    "shape": ("4", ("-1", "'x'", "1.5", "(2, 'x')")),
+    "shared": (None, ("'x'", "-1")),
+    "size": ("1", ("0", "'x'")),
+    "start": ("0", ("7", "'x'")),
+    "stream": (None, ("'x'", "5.5", "a")),
+    "stride": ("1", ("'x'",)),
+    "values": ("[1, 2]", ("'x'", "None", "['a']", "[1, [2]]")),
+    "xrange": ("1", ("0", "'x'", "None")),
+}
+AS_IN_KERNELS = {
+    "channel": ("99",),
+    "cmp": ("99", "pgas.SUM"),
+    "dest": ("freed",),
+    "idx": ("9", "-1"),
+    "ivar": ("host", "freed"),
+    "ivars": ("host", "freed", "m"),
+    "lock": ("s", "host", "freed"),
+    "nelems": ("99", "-1"),
+    "op": ("99", "pgas.EQ"),
+    "pe": ("7", "-1"),
+    "root": ("9",),
+    "sig": ("s", "host", "freed"),
+    "source": ("freed",),
+    "team": ("99", "-1"),
+    "value": ("1 << 70",),
+}
+#: Functions of the host that take anything, and that tests/test_faults.py and tests/test_tracebacks.py call wrongly.
+LEFT_OUT = {"allgather_object", "broadcast_object", "finalize", "info", "init", "jit", "reset"}
+
+
+def host_calls():
+    """Yield name, parameter and text of wrong calls on the host."""
+    for name in pgas.__all__:
+        public = getattr(pgas, name)
+        if not inspect.isfunction(public) or name in LEFT_OUT or name.endswith(("_warp", "_block")):
+            continue
+        taken = [p for p in inspect.signature(public).parameters.values() if p.name != "qp"]
+        kernels = {p.name for p in taken} <= ARGUMENTS.keys() | {"stream"}
+        known = {p.name: ARGUMENTS[p.name] if kernels and p.name != "stream" else ON_HOST.get(p.name, ARGUMENTS.get(p.name)) for p in taken}
+        right = {p: argument for p, (argument, _) in known.items()}
+        if name.startswith(("maxloc", "minloc")):
+            right |= {"dest": "m", "source": "m"}
+        if "signal" in name and "op" in right:
+            right["op"] = "pgas.SIGNAL_SET"
+        for p, (_, wrong) in known.items():
+            for value in (*wrong, *(AS_IN_KERNELS.get(p, ()) if kernels else ())):
+                given = {word: text for word, text in (right | {p: value}).items() if text is not None}
+                yield name, p, f"pgas.{name}({', '.join(f'{word}={text}' for word, text in given.items())})"
+
+
+def on_host():
+    """Return a function that returns what a call raises on the host."""
+    pgas.init()
+    scope = {"pgas": pgas, "host": np.zeros(4, np.uint64), "freed": pgas.zeros(4, np.uint64), "kernel": pgas.jit(lambda: None), "pe": 0}
+    scope |= {"a": pgas.zeros(4, np.uint64), "s": pgas.zeros(4, np.int32), "m": pgas.zeros((4, 2), np.int64)}
+    pgas.free(scope["freed"])
+
+    def said(call):
+        try:
+            eval(call, scope)
+        except (TypeError, ValueError, pgas.PgasError) as error:
+            return str(error)
+        return ""
+
+    return said
 
 
 def kernel_of(call):
@@ -112,5 +194,6 @@ def compiled():
 
 
 if __name__ == "__main__":
-    said_of = simulated() if pgas.SIMULATOR else compiled()
-    json.dump([(*call, said_of(call[-1])) for call in calls()], sys.stdout)
+    of_host = sys.argv[1:] == ["host"]
+    said_of = on_host() if of_host else simulated() if pgas.SIMULATOR else compiled()
+    json.dump([(*call, said_of(call[-1])) for call in (host_calls() if of_host else calls())], sys.stdout)

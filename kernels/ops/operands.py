@@ -4,15 +4,17 @@ Every refusal is one sentence that names the function and the argument.
 """
 
 import functools
+from enum import IntEnum
 from typing import Any
 
 from pgas.base.backend import SIMULATOR
 from pgas.kernels import layout, operation, state, window
+from pgas.kernels.codes import CONSTANTS
 from pgas.kernels.compiler import address_of, constant, device, element_size, i64, numpy_dtype, ptx, types, u64
-from pgas.kernels.refusals import refuse
+from pgas.kernels.refusals import choices, refuse
 
 __all__ = [
-    "C_ORDER", "array", "checking", "contiguous", "described", "integer", "is_none", "one_dimension", "same_elements", "scalar",
+    "C_ORDER", "array", "checking", "code", "contiguous", "described", "integer", "is_none", "one_dimension", "same_elements", "scalar",
     "some_element", "subscript", "unit",
 ]  # fmt: skip
 
@@ -42,6 +44,13 @@ def integer(function: str, name: str, argument: Any) -> None:
         argument = type(argument.value)
     if argument is not int and not isinstance(argument, (int, types.Integer, types.EnumMember)):
         refuse("no integer", function=function, name=name, found=described(argument))
+
+
+def code(function: str, name: str, argument: Any, codes: type[IntEnum]) -> None:
+    """Refuse an op or a cmp that is not an integer, or is a constant of another kind: pgas.SUM has the number of pgas.SIGNAL_SET."""
+    if isinstance(argument, types.EnumMember) and argument.instance_class in CONSTANTS and argument.instance_class is not codes:
+        refuse("other code", function=function, name=name, allowed=choices(codes), found=described(argument))
+    integer(function, name, argument)
 
 
 def team(function: str, name: str, argument: Any) -> None:
@@ -186,7 +195,7 @@ def described(argument: Any) -> str:
     if is_none(argument):
         return "None"
     if isinstance(argument, types.IntEnumMember):
-        return argument.instance_class.__name__
+        return CONSTANTS.get(argument.instance_class, argument.instance_class.__name__)
     if isinstance(argument, (types.Number, types.Boolean)):
         return f"{argument}"
     for kind, name in ((types.BaseTuple, "a tuple"), (types.UnicodeType, "a string"), (types.Module, "a module")):

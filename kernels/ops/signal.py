@@ -75,7 +75,7 @@ def _word(name: str, sig: Any, idx: Any, value: Any, op: Any) -> None:
     word(name, sig)
     operands.subscript(name, "sig", sig, idx)
     operands.integer(name, "value", value)
-    operands.integer(name, "op", op)
+    operands.code(name, "op", op, SignalOp)
 
 
 def word(name: str, sig: Any) -> None:

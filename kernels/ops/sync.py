@@ -69,7 +69,7 @@ def wait_until(ivar: Any, idx: Any, cmp: Any, value: Any) -> Any:
     """Typing function of wait_until."""
     operands.subscript("wait_until", "ivar", ivar, idx)
     awaitable("wait_until", "ivar", ivar)
-    operands.integer("wait_until", "cmp", cmp)
+    operands.code("wait_until", "cmp", cmp, Comparison)
     operands.integer("wait_until", "value", value)
     return _waiting("wait_until", ivar, returns=False)
 
@@ -78,7 +78,7 @@ def signal_wait_until(sig: Any, idx: Any, cmp: Any, value: Any) -> Any:
     """Typing function of signal_wait_until."""
     signal.word("signal_wait_until", sig)
     operands.subscript("signal_wait_until", "sig", sig, idx)
-    operands.integer("signal_wait_until", "cmp", cmp)
+    operands.code("signal_wait_until", "cmp", cmp, Comparison)
     operands.integer("signal_wait_until", "value", value)
     return _waiting("signal_wait_until", sig, returns=True)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgas.kernels import operation, state
+from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import (
     address_of,
     address_of_element,
@@ -42,7 +43,7 @@ def test(ivar: Any, idx: Any, cmp: Any, value: Any) -> Any:
     """Typing function of test."""
     operands.subscript("test", "ivar", ivar, idx)
     awaitable("test", "ivar", ivar)
-    operands.integer("test", "cmp", cmp)
+    operands.code("test", "cmp", cmp, Comparison)
     operands.integer("test", "value", value)
     check, op, nbytes, dtype = operands.checking(), operation.number("test"), element_size(ivar.dtype), caster(ivar.dtype)
     settle = transport.settle()
@@ -147,7 +148,7 @@ def _performing(form: Several, ivars: Any, indices: Any, status: Any, cmp: Any, 
     if ivars.ndim != 1:
         refuse("row", function=name, name="ivars", count=ivars.ndim)
     awaitable(name, "ivars", ivars)
-    operands.integer(name, "cmp", cmp)
+    operands.code(name, "cmp", cmp, Comparison)
     masked, whole = not operands.is_none(status), operands.is_none(nelems)
     if masked:
         _integers(name, "status", status)

@@ -50,7 +50,7 @@ def atomic_add(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
         pe: number of the target PE; this PE itself is allowed.
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
-    Raises: as put().
+    Raises: the same errors as put().
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -206,7 +206,7 @@ def atomic_compare_swap(dest: Any, idx: Index, cond: Any, value: Any, pe: Intege
         cond, value: converted to dest's dtype as by p().
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
-    Raises: as put().
+    Raises: the same errors as put().
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -238,7 +238,7 @@ def atomic_min(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
         pe: number of the target PE; this PE itself is allowed.
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch. Default: call it immediately.
 
-    Raises: as put().
+    Raises: the same errors as put().
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -293,7 +293,7 @@ def atomic_max(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
         pe: number of the target PE; this PE itself is allowed.
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch. Default: call it immediately.
 
-    Raises: as put().
+    Raises: the same errors as put().
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -344,7 +344,7 @@ def atomic_and(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
         value: integer, converted to dest's dtype as by p().
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
-    Raises: as put().
+    Raises: the same errors as put().
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()

@@ -14,6 +14,7 @@ from pgas.job import recovery, runtime
 from pgas.job.bootstrap import rendezvous
 from pgas.job.memory.array import SymmetricArray, dtype_of
 from pgas.job.memory.heap import ALIGNMENT
+from pgas.job.paths import streams
 
 __all__ = [
     "allgather_object", "array", "broadcast_object", "empty", "empty_like", "finalize", "free", "full", "full_like", "info", "init",
@@ -180,6 +181,8 @@ def synchronize(stream: Any = None) -> None:
         >>> float(data[0])
         1.5
     """
+    if stream is not None:
+        streams.core_stream(stream)  # refuses other objects, which the simulator would not look at
     runtime.current().synchronize(stream)
 
 
@@ -218,8 +221,12 @@ def zeros(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) ->
         >>> pgas.zeros(3, np.int32).copy_to_host().tolist()
         [0, 0, 0]
     """
+    return _zeros("zeros", shape, dtype, alignment)
+
+
+def _zeros(function: str, shape: Any, dtype: Any, alignment: int) -> SymmetricArray:
     job = runtime.current()
-    return job.allocate(shape, dtype, "pgas.zeros", lambda a: job.memory.fill(job.address(a), a.nbytes, 0), alignment)
+    return job.allocate(shape, dtype, f"pgas.{function}", lambda a: job.memory.fill(job.address(a), a.nbytes, 0), alignment)
 
 
 @host_only
@@ -230,7 +237,7 @@ def ones(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) -> 
         >>> pgas.ones(3, np.int32).copy_to_host().tolist()
         [1, 1, 1]
     """
-    return runtime.current().allocate(shape, dtype, "pgas.ones", lambda a: a.copy_to_device(_filled(a, 1)), alignment)
+    return _full("ones", shape, 1, dtype, alignment)
 
 
 @host_only
@@ -244,16 +251,17 @@ def full(shape: Any, value: Any, dtype: Any = None, *, alignment: int = ALIGNMEN
         >>> pgas.full((2, 2), 0.5).copy_to_host().tolist()
         [[0.5, 0.5], [0.5, 0.5]]
     """
-    dtype = np.asarray(value).dtype if dtype is None else dtype
-    return runtime.current().allocate(shape, dtype, "pgas.full", lambda a: a.copy_to_device(_filled(a, value)), alignment)
+    return _full("full", shape, value, np.asarray(value).dtype if dtype is None else dtype, alignment)
 
 
-def _filled(array: SymmetricArray, value: Any) -> np.ndarray:
-    """Return the contents of a new array of full()."""
-    if isinstance(value, (str, bytes)) or (np.ndim(value) == 0 and array.dtype.kind in "iu"):
-        check_value("full", "value", value, array.dtype)
-    with np.errstate(over="ignore"):  # a float beyond the range of a float dtype becomes infinite
-        return np.full(array.shape, value, array.dtype)
+def _full(function: str, shape: Any, value: Any, dtype: Any, alignment: int) -> SymmetricArray:
+    def fill(array: SymmetricArray) -> None:
+        if isinstance(value, (str, bytes)) or (np.ndim(value) == 0 and array.dtype.kind in "iu"):
+            check_value(function, "value", value, array.dtype)
+        with np.errstate(over="ignore"):  # a float beyond the range of a float dtype becomes infinite
+            array.copy_to_device(np.full(array.shape, value, array.dtype))
+
+    return runtime.current().allocate(shape, dtype, f"pgas.{function}", fill, alignment)
 
 
 @host_only
@@ -289,7 +297,7 @@ def empty_like(prototype: Any, dtype: Any = None, *, shape: Any = None, alignmen
         >>> pgas.empty_like(np.ones((2, 3), np.float32), shape=5).shape
         (5,)
     """
-    return empty(*_like("empty_like", prototype, shape, dtype), alignment=alignment)
+    return runtime.current().allocate(*_like("empty_like", prototype, shape, dtype), "pgas.empty_like", None, alignment)
 
 
 @host_only
@@ -300,7 +308,7 @@ def zeros_like(prototype: Any, dtype: Any = None, *, shape: Any = None, alignmen
         >>> pgas.zeros_like(np.ones(3, np.int32)).copy_to_host().tolist()
         [0, 0, 0]
     """
-    return zeros(*_like("zeros_like", prototype, shape, dtype), alignment=alignment)
+    return _zeros("zeros_like", *_like("zeros_like", prototype, shape, dtype), alignment)
 
 
 @host_only
@@ -312,7 +320,7 @@ def full_like(prototype: Any, value: Any, dtype: Any = None, *, shape: Any = Non
         [7, 7, 7]
     """
     shape, dtype = _like("full_like", prototype, shape, dtype)
-    return full(shape, value, dtype, alignment=alignment)
+    return _full("full_like", shape, value, dtype, alignment)
 
 
 def _like(function: str, prototype: Any, shape: Any, dtype: Any) -> tuple[Any, Any]:

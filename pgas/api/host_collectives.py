@@ -23,6 +23,7 @@ from pgas.api.jit import Kernel
 from pgas.api.operands import Operand
 from pgas.base import parameters
 from pgas.base.backend import SIMULATOR
+from pgas.base.errors import about
 from pgas.job import runtime
 from pgas.job.memory import teams
 from pgas.kernels import layout, refusals
@@ -130,7 +131,8 @@ def _team(name: str, team: Any) -> teams.Record:
         raise TypeError(refusals.words("no team", function=name, name="team"))
     if not isinstance(team, (int, np.integer)):
         raise TypeError(f"pgas.{name}: team must be a pgas.Team, not {team!r}")
-    return runtime.current().teams.find(team)
+    with about(f"pgas.{name}"):
+        return runtime.current().teams.find(team)
 
 
 def _channel(name: str, team: teams.Record, channel: Any) -> int:

@@ -94,7 +94,9 @@ def _form(function: Callable[..., Any]) -> Callable[..., Any]:
         given = {"nelems": None, "stream": None} | parameters.bound(title, call, args, kwargs)
         array, status, nelems, stream = (given[name] for name in ("ivars", "status", "nelems", "stream"))
         ivars = _ivars(title, array)
-        sizes = {"ivars": ivars.size} | {name: _row(title, name, given[name]) for name in rows if given[name] is not None}
+        sizes = {"ivars": ivars.size} | {
+            name: _row(title, name, given[name]) for name in rows if given[name] is not None or name == "values"
+        }
         count = ivars.size if nelems is None else nelems
         for name, size in sizes.items():
             if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or not 0 <= count <= size:

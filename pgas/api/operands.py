@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pgas.base.backend import SIMULATOR
+from pgas.base.errors import about
 from pgas.job import runtime
 from pgas.job.memory.array import SymmetricArray, check_not_freed
 from pgas.kernels import window
@@ -39,26 +40,31 @@ class Operand:
             HeapError: a symmetric array that was freed.
         """
         kept = array.__dict__.get("_pgas_operands") if type(array) is SymmetricArray else None
-        if kept is not None and (operand := kept.get((function, name))) is not None:
-            check_not_freed(array)
-            return operand  # type: ignore[no-any-return]
-        if SIMULATOR and is_array(array):
-            host = ndarray_of(array)
-            operand = cls(function, name, host.ctypes.data, tuple(host.shape), tuple(host.strides), host.dtype)
-        else:
-            interface = getattr(array, "__cuda_array_interface__", None)
-            if interface is None:
-                raise TypeError(f"pgas.{function}: {name} must be an array in the GPU's memory, not {type(array).__name__}")
-            known = getattr(array, "dtype", None)  # the interface gives only the size of records
-            dtype = known if isinstance(known, np.dtype) else np.dtype(interface["typestr"])
-            shape = tuple(interface["shape"])
-            strides = tuple(interface.get("strides") or _strides(shape, dtype.itemsize))
-            operand = cls(function, name, int(interface["data"][0]), shape, strides, dtype)
+        operand = None if kept is None else kept.get((function, name))
+        with about(f"pgas.{function}: {name}"):  # a freed array
+            if operand is not None:
+                check_not_freed(array)
+                return operand  # type: ignore[no-any-return]
+            operand = cls._described(function, name, array)
         if contiguous and operand.order is None:
             raise ValueError(f"pgas.{function}: {name} must be contiguous: copy it, or use slices without a step")
         if type(array) is SymmetricArray:  # which is never changed
             array.__dict__.setdefault("_pgas_operands", {})[function, name] = operand
         return operand
+
+    @classmethod
+    def _described(cls, function: str, name: str, array: Any) -> "Operand":
+        if SIMULATOR and is_array(array):
+            host = ndarray_of(array)
+            return cls(function, name, host.ctypes.data, tuple(host.shape), tuple(host.strides), host.dtype)
+        interface = getattr(array, "__cuda_array_interface__", None)
+        if interface is None:
+            raise TypeError(f"pgas.{function}: {name} must be an array in the GPU's memory, not {type(array).__name__}")
+        known = getattr(array, "dtype", None)  # the interface gives only the size of records
+        dtype = known if isinstance(known, np.dtype) else np.dtype(interface["typestr"])
+        shape = tuple(interface["shape"])
+        strides = tuple(interface.get("strides") or _strides(shape, dtype.itemsize))
+        return cls(function, name, int(interface["data"][0]), shape, strides, dtype)
 
     @functools.cached_property
     def size(self) -> int:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pgas.base.errors import about
 from pgas.job import runtime
 from pgas.kernels.compiler.binding import Integer, array_function, device_function
 from pgas.kernels.ops import query
@@ -31,7 +32,12 @@ def n_pes() -> int:
     raise AssertionError
 
 
-@array_function(query.ptr, host=lambda dest, pe: runtime.current().peer(dest, pe))
+def _ptr(dest: Any, pe: Any) -> Any:
+    with about("pgas.ptr: dest"):  # a freed array
+        return runtime.current().peer(dest, pe)
+
+
+@array_function(query.ptr, _ptr)
 def ptr(dest: Any, pe: Integer) -> Any:
     """Return PE ``pe``'s instance of the symmetric array ``dest`` as an array for plain loads and stores.
 

@@ -117,7 +117,7 @@ def get(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: 
             (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p.
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
-    Raises: as put(), with source in the place of dest.
+    Raises: the same errors as put(), with source in the place of dest.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -298,7 +298,7 @@ def p(dest: Any, idx: Index, value: Any, pe: Integer, qp: Integer = 0, *, stream
             (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p.
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
-    Raises: as put().
+    Raises: the same errors as put().
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()

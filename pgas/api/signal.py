@@ -33,14 +33,14 @@ def put_signal(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int
         complete: the data once a wait sees the signal; both after quiet(), quiet_pe() or barrier_all().
 
     Args:
-        dest, source, pe: as put().
+        dest, source, pe: those of put().
         sig: array of uint64 on the symmetric heap.
         idx: integer, or tuple of as many integers as sig has dimensions.
         value: non-negative integer.
         op: pgas.SIGNAL_SET or pgas.SIGNAL_ADD.
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
-    Raises: as put().
+    Raises: the same errors as put().
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -156,7 +156,7 @@ def signal_fetch(sig: Any, idx: Index, *, stream: Any = None) -> Any:
         idx: integer, or tuple of as many integers as sig has dimensions.
         stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
 
-    Raises: as put().
+    Raises: the same errors as put().
 
     Example:
         >>> sig = pgas.zeros(1, np.uint64)

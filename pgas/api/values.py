@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pgas.kernels import refusals
+from pgas.kernels.codes import CONSTANTS
 
 __all__ = ["check_code", "check_value"]
 
@@ -41,7 +42,8 @@ def check_code(function: str, name: str, code: Any, codes: type[IntEnum]) -> int
     Raises:
         ValueError: it does not.
     """
-    if not isinstance(code, (int, np.integer)) or isinstance(code, bool) or int(code) not in _numbers(codes):
+    other = type(code) in CONSTANTS and type(code) is not codes  # pgas.SUM has the number of pgas.SIGNAL_SET
+    if other or not isinstance(code, (int, np.integer)) or isinstance(code, bool) or int(code) not in _numbers(codes):
         raise ValueError(
             refusals.words("no such code", who=f"pgas.{function}", name=name, allowed=refusals.choices(codes), wanted=_shown(code))
         )
@@ -61,4 +63,6 @@ def _numbers(codes: type[IntEnum]) -> frozenset[int]:
 
 def _shown(value: Any) -> str:
     """Return a number as text, other values as the name of their type."""
+    if type(value) in CONSTANTS:
+        return CONSTANTS[type(value)]
     return f"{value}" if isinstance(value, (int, float, np.number)) else type(value).__name__

@@ -1,5 +1,7 @@
 """Exceptions. Mistakes of the caller are ValueError and TypeError; refusals of the runtime or the hardware are a PgasError."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 __all__ = [
@@ -79,6 +81,16 @@ class PgasWarning(UserWarning):
 
 for _class in (BootstrapError, CompletionError, DeadlockError, DeviceError, HeapError, PgasError, PgasWarning, TransportError):
     _class.__module__ = "pgas"  # tracebacks and pickles name the class as programs do
+
+
+@contextlib.contextmanager
+def about(what: str) -> Iterator[None]:
+    """Begin the message of an error of pgas raised inside with what it is about: ``pgas.put: dest``."""
+    try:
+        yield
+    except PgasError as error:
+        error.args = (f"{what}: {error}",)
+        raise
 
 
 def again(error: PgasError) -> PgasError:

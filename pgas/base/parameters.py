@@ -1,10 +1,14 @@
 """Errors of calls whose arguments do not fit a function's parameters, and suggestions for misspelt names."""
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 __all__ = ["bound", "call", "in_kernels", "misfit", "suggestion"]
+
+#: In errors that name what they are about: a function, a variable, or the thread of a kernel in the simulator.
+_NAMED = re.compile(r"\bpgas\.\w+|\bPGAS_\w+=|^tid=")
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -16,13 +20,15 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def call(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return ``function(*args, **kwargs)``, the code of pgas.name. An argument that does not fit is a TypeError about pgas.name."""
+    """Return ``function(*args, **kwargs)``, the code of pgas.name. Errors about its arguments begin with ``pgas.name: ``."""
     try:
         return function(*args, **kwargs)
-    except TypeError as error:
-        if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # not of this call
-            raise
-        raise TypeError(misfit(name, inspect.signature(function), len(args), kwargs) or str(error)) from None
+    except (TypeError, ValueError) as error:
+        if isinstance(error, TypeError) and (error.__traceback__ is None or error.__traceback__.tb_next is None):  # of this call
+            raise TypeError(misfit(name, inspect.signature(function), len(args), kwargs) or str(error)) from None
+        if type(error) in (TypeError, ValueError) and not _NAMED.search(str(error)):
+            error.args = (f"pgas.{name}: {error}",)
+        raise
 
 
 def bound(name: str, parameters: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

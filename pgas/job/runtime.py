@@ -18,7 +18,7 @@ import numpy as np
 from pgas.base import config
 from pgas.base.agreement import everywhere
 from pgas.base.backend import SIMULATOR, say_where
-from pgas.base.errors import BootstrapError, HeapError, PgasError, PgasWarning, again
+from pgas.base.errors import BootstrapError, HeapError, PgasError, PgasWarning, about, again
 from pgas.job import growth
 from pgas.job.bootstrap import protocol, rendezvous
 from pgas.job.bootstrap.calls import Collective, enough_files
@@ -238,7 +238,8 @@ class Job(Collective):
             self.agree(request, HeapError)
             with self.making(request):
                 self._growth.make_room(lacking)
-        block = self.heap.allocate(shape, dtype, alignment, caller())
+        with about(call):
+            block = self.heap.allocate(shape, dtype, alignment, caller())
 
         def fill_own() -> SymmetricArray:
             array = at(window.slot(self.my_pe) + window.HEAP_OFFSET + block.offset, shape, dtype, block)

@@ -652,9 +652,8 @@ pgas.finalize()
         said = ended.lines(pe)
         assert len(said) == 14
         for line in said:
-            assert re.fullmatch(
-                r"HeapError: (use after free|pgas\.free: already freed): uint64 array of shape \(1,\) allocated at .*program\.py:\d+", line
-            ), ended
+            kind = r"((pgas\.ptr: dest: )?use after free|pgas\.free: already freed)"
+            assert re.fullmatch(rf"HeapError: {kind}: uint64 array of shape \(1,\) allocated at .*program\.py:\d+", line), ended
 
 
 def test_array_of_a_job_that_is_over(job):
@@ -681,13 +680,13 @@ pgas.barrier_all()
     for pe in (0, 1):
         assert unfoldered(ended.lines(pe)) == [
             *(
-                f"HeapError: symmetric heap exhausted: {wanted} wanted, {free} of 16 MiB free, the largest range has {free} "
-                "(the heap begins with PGAS_SYMMETRIC_SIZE and grows to PGAS_MAX_MEMORY_PER_GPU, 16 MiB); the largest arrays: "
+                f"HeapError: pgas.{function}: symmetric heap exhausted: {wanted} wanted, {free} of 16 MiB free, the largest range has "
+                f"{free} (the heap begins with PGAS_SYMMETRIC_SIZE and grows to PGAS_MAX_MEMORY_PER_GPU, 16 MiB); the largest arrays: "
                 f"{arrays}"
-                for wanted, free, arrays in (
-                    ("16 MiB", "15.99 MiB", word),
-                    ("8 PiB", "15.99 MiB", word),
-                    ("0 bytes", "0 bytes", f"{large}, {word}"),
+                for function, wanted, free, arrays in (
+                    ("empty", "16 MiB", "15.99 MiB", word),
+                    ("zeros", "8 PiB", "15.99 MiB", word),
+                    ("empty", "0 bytes", "0 bytes", f"{large}, {word}"),
                 )
             ),
             "no error",
@@ -769,12 +768,12 @@ pgas.barrier_all()
     assert (ended.status, ended.err) == (0, ""), ended
     view = f"ValueError: pgas.free: array is a view of the {WORD}; free the array that was allocated"
     assert unfoldered(ended.lines(0)) == unfoldered(ended.lines(1)) == [
-        "ValueError: shape must be non-negative integers, not -1",
-        "ValueError: shape must be non-negative integers, not 1.5",
-        "ValueError: shape must be non-negative integers, not (2, '3')",
-        "TypeError: arrays of |S4 cannot live on the symmetric heap: only plain numbers and records of them can",
-        "TypeError: arrays of object cannot live on the symmetric heap: only plain numbers and records of them can",
-        "ValueError: alignment must be a power of two, not 3",
+        "ValueError: pgas.empty: shape must be non-negative integers, not -1",
+        "ValueError: pgas.empty: shape must be non-negative integers, not 1.5",
+        "ValueError: pgas.empty: shape must be non-negative integers, not (2, '3')",
+        "TypeError: pgas.empty: arrays of |S4 cannot live on the symmetric heap: only plain numbers and records of them can",
+        "TypeError: pgas.empty: arrays of object cannot live on the symmetric heap: only plain numbers and records of them can",
+        "ValueError: pgas.empty: alignment must be a power of two, not 3",
         "ValueError: pgas.broadcast_object: root must be an integer from 0 to 1, not 2",
         "ValueError: pgas.broadcast_object: root must be an integer from 0 to 1, not -1",
         "ValueError: pgas.ptr: pe must be an integer from 0 to 1, not 2",
@@ -785,8 +784,8 @@ pgas.barrier_all()
         "TypeError: pgas.put_block is a device function: call it inside a kernel",
         "ValueError: kernel waits needs a launch configuration: waits[blocks, threads_per_block](...)",
         "ValueError: waits: a block of (2000, 1, 1) has 2000 threads, the range is 1 to 1024",
-        "ValueError: shape must be non-negative integers, not True",
-        "ValueError: alignment must be a power of two, not 512.0",
+        "ValueError: pgas.zeros: shape must be non-negative integers, not True",
+        "ValueError: pgas.empty: alignment must be a power of two, not 512.0",
         "TypeError: pgas.launch: kernel must be made by @pgas.jit or @cuda.jit, not 5",
         "TypeError: pgas.launch: args must be a tuple of the kernel's arguments, not SymmetricArray: (array,) if it takes one",
         "TypeError: pgas.launch: args must be a tuple of the kernel's arguments, not list: (array,) if it takes one",
@@ -837,10 +836,10 @@ def elsewhere(name: str, operand: str = "dest") -> str:
 
 #: (call, pe, on the heap, pattern of the error)
 OPERANDS = [
-    *((call, 1, True, rf"{name}: PE 1 does not exist") for name, call in CALLS.items()),
-    ("pgas.p(a, 0, 1, pe)", -1, True, "p: PE -1 does not exist"),
-    ("pgas.put(a, a, pe)", -1, True, "put: PE -1 does not exist"),
-    ("pgas.p(a, 0, 1, pe)", 1 << 40, True, f"p: PE {1 << 40} does not exist"),
+    *((call, 1, True, rf"{name}: PE 1 does not exist; pe must be 0 to 0") for name, call in CALLS.items()),
+    ("pgas.p(a, 0, 1, pe)", -1, True, "p: PE -1 does not exist; pe must be 0 to 0"),
+    ("pgas.put(a, a, pe)", -1, True, "put: PE -1 does not exist; pe must be 0 to 0"),
+    ("pgas.p(a, 0, 1, pe)", 1 << 40, True, f"p: PE {1 << 40} does not exist; pe must be 0 to 0"),
     *((call, 0, False, elsewhere(name, SYMMETRIC.get(name, "dest"))) for name, call in CALLS.items()),
     ("pgas.put_block(a, a, pe)", 0, False, elsewhere("put_block")),
     ("pgas.get_nbi_warp(a, a, pe)", 0, False, elsewhere("get_nbi_warp", "source")),
@@ -853,7 +852,7 @@ OPERANDS = [
     ("pgas.test_some_vector(a, a, None, pgas.EQ, a[:2])", 0, True, r"test_some_vector on .*: 4 elements wanted, but values has 2 \(.*"),
     ("pgas.test_some(a, a[1:], None, pgas.EQ, 0)", 0, True, r"test_some on .*: 4 elements wanted, but indices has 3 \(element \[1\].*"),
     ("pgas.wait_until_some(a, a, None, pgas.EQ, 0, 5)", 0, True, r"wait_until_some on .*: 5 elements wanted, but ivars has 4 \(.*"),
-    ("pgas.test_any(a, None, 6, 0)", 0, True, r"test_any: cmp must be one of EQ \(0\), .*, GE \(5\), not 6"),
+    ("pgas.test_any(a, None, 6, 0)", 0, True, r"test_any: cmp must be one of pgas.EQ \(0\), .*, pgas.GE \(5\), not 6"),
     ("pgas.put(a[:2], a, pe)", 0, True, r"put to PE 0: 4 elements wanted, but dest has 2 \(element \[0\] of the uint64 .*"),
     ("pgas.put_nbi_block(a[:2], a, pe)", 0, True, r"put_nbi_block to PE 0: 4 elements wanted, but dest has 2 \(.*"),
     ("pgas.put(a, a, pe, 5)", 0, True, r"put to PE 0: 5 elements wanted, but dest has 4 \(.*"),
@@ -870,8 +869,8 @@ OPERANDS = [
     ("pgas.set_lock(a, 0)", 0, False, elsewhere("set_lock", "lock")),
     ("pgas.test_lock(a, 4)", 0, True, "test_lock on PE 0: idx is 4 on axis 0 of lock, which has 4 there"),
     ("pgas.clear_lock(a, 1)", 0, True, r"clear_lock: the lock, element \[1\] of the uint64 .*, is not set; call set_lock first"),
-    ("pgas.quiet_pe(pe)", 1, True, "quiet_pe: PE 1 does not exist"),
-    ("pgas.quiet_pe(pe)", -1, True, "quiet_pe: PE -1 does not exist"),
+    ("pgas.quiet_pe(pe)", 1, True, "quiet_pe: PE 1 does not exist; pe must be 0 to 0"),
+    ("pgas.quiet_pe(pe)", -1, True, "quiet_pe: PE -1 does not exist; pe must be 0 to 0"),
     ("pgas.put_signal_nbi(a[:1], a, a, 0, 1, 0, pe)", 0, True, r"put_signal_nbi to PE 0: 4 elements wanted, but dest has 1 \(.*"),
     *(
         (call, 0, True, rf"{call[5 : call.index('(')]} {went} PE 0: idx is {idx} on axis 0 of {operand}, which has 4 there")
@@ -889,10 +888,15 @@ OPERANDS = [
         )
     ),
     ("pgas.p(a.reshape(2, 2), (1, 2), 1, pe)", 0, True, "p to PE 0: idx is 2 on axis 1 of dest, which has 2 there"),
-    ("pgas.signal_op(a, 0, 1, 2, pe)", 0, True, re.escape("signal_op: op must be one of SET (0), ADD (1), not 2")),
-    ("pgas.put_signal(a, a, a, 0, 1, -1, pe)", 0, True, re.escape("put_signal: op must be one of SET (0), ADD (1), not -1")),
-    ("pgas.wait_until(a, 0, 6, 0)", 0, True, r"wait_until: cmp must be one of EQ \(0\), .*, GE \(5\), not 6"),
-    ("pgas.signal_wait_until(a, 0, -1, 0)", 0, True, r"signal_wait_until: cmp must be one of EQ \(0\), .*, GE \(5\), not -1"),
+    ("pgas.signal_op(a, 0, 1, 2, pe)", 0, True, re.escape("signal_op: op must be one of pgas.SIGNAL_SET (0), pgas.SIGNAL_ADD (1), not 2")),
+    (
+        "pgas.put_signal(a, a, a, 0, 1, -1, pe)",
+        0,
+        True,
+        re.escape("put_signal: op must be one of pgas.SIGNAL_SET (0), pgas.SIGNAL_ADD (1), not -1"),
+    ),
+    ("pgas.wait_until(a, 0, 6, 0)", 0, True, r"wait_until: cmp must be one of pgas.EQ \(0\), .*, pgas.GE \(5\), not 6"),
+    ("pgas.signal_wait_until(a, 0, -1, 0)", 0, True, r"signal_wait_until: cmp must be one of pgas.EQ \(0\), .*, pgas.GE \(5\), not -1"),
 ]
 
 #: One process for each case: the first error of a job is the one that is kept.
@@ -1025,7 +1029,8 @@ def test_error_of_one_pe_in_free(job):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("pgas.empty(-1)", "ValueError: shape must"), ("pgas.empty(4, object)", "TypeError: arrays of")]
+    ("text", "said"),
+    [("pgas.empty(-1)", "ValueError: pgas.empty: shape must"), ("pgas.empty(4, object)", "TypeError: pgas.empty: arrays of")],
 )
 def test_refusal_on_one_pe_only(job, text, said):
     """One PE's own mistake: the others, in the same call, get an error as soon as it makes its next call, or ends."""

@@ -13,7 +13,10 @@ from numba import cuda
 
 INT32 = "must be from -2147483648 to 2147483647, the range of int32, not"
 UINT64 = "must be from 0 to 18446744073709551615, the range of uint64, not"
-CODES = {"op": "SET (0), ADD (1)", "cmp": "EQ (0), NE (1), GT (2), LE (3), LT (4), GE (5)"}
+CODES = {
+    "op": "pgas.SIGNAL_SET (0), pgas.SIGNAL_ADD (1)",
+    "cmp": ", ".join(f"pgas.{name} ({number})" for number, name in enumerate(("EQ", "NE", "GT", "LE", "LT", "GE"))),
+}
 
 
 def test_refused_on_the_host(heap):

@@ -126,7 +126,7 @@ def describe(record: tuple[int, ...], places: Places, my_pe: int, n_pes: int, ni
         writer = f": {_writer(kind, op, address, places)}" if known or places.paths.two else ""
         return f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {_goal(record, places, nic)}{writer}"
     if kind == state.BAD_PE:
-        return refusals.words("no such PE", who=who, pe=_integer(pe, None))
+        return refusals.words("no such PE", who=who, pe=_integer(pe, None), last=n_pes - 1)
     if kind == state.BAD_CODE:
         codes: type[IntEnum] = SignalOp if found == len(SignalOp) else Comparison
         name = "op" if codes is SignalOp else "cmp"
