@@ -138,7 +138,7 @@ _KINDS = (
             r"pgas\.\w+",
             r"\bmust (be|have|hold|not)\b",
             r"^PE \d+, block",
-            r"does not exist$",
+            r"does not exist",
             r"elements (wanted|are)",
             r"range of|can hold|^doctor \S+: one of",
         ),
@@ -202,8 +202,19 @@ _KINDS = (
 )
 
 
+#: What stands before a message in the output of a job: labels of pgas.run, mpirun and srun for a process, and the name of pgas.
+_LABELS = re.compile(r"^((\[(PE )?\d+(,\d+)?\](<std(out|err)>)?:?|\d+:|pgas:) *)+(?=\S)")
+
+#: The class of an error.
+_CLASS = re.compile(r"^(\w+\.)*[A-Z]\w*(Error|Warning): ")
+
+
 def explained(message: str) -> list[Remedy]:
     """Return the explanations of a message: the known failures that it names, else its kind; none if it is not one of pgas's."""
     text = " ".join(message.split())
-    of_its_kind = (kind for kind in _KINDS if any(re.search(pattern, text) for pattern in kind.messages))
-    return explain(message) or [kind for kind in [next(of_its_kind, None)] if kind is not None]
+    bare = _LABELS.sub("", text)
+    return explain(bare) or _of_its_kind(_CLASS.sub("", bare)) or explain(text) or _of_its_kind(text)
+
+
+def _of_its_kind(text: str) -> list[Remedy]:
+    return next(([kind] for kind in _KINDS if any(re.search(pattern, text) for pattern in kind.messages)), [])

@@ -42,8 +42,23 @@ class Verdict:
 
     path: str
     can: bool
-    text: str  #: how, or why not
-    simulated: bool = False  #: it cannot run natively, but programs that ask for it run in the simulator
+    reason: str  #: how, or why not
+    instead: str = ""  #: if it cannot run, but programs that ask for it run in the simulator: how they do
+
+    @property
+    def simulated(self) -> bool:
+        """Whether programs that ask for it run in the simulator."""
+        return bool(self.instead)
+
+    @property
+    def text(self) -> str:
+        """How it runs, also in the simulator, or why not."""
+        return f"in the simulator, {self.instead}; {self.reason}" if self.instead else self.reason
+
+    @property
+    def failure(self) -> str:
+        """Why it cannot run, for one who asked for it."""
+        return f"{self.reason}; programs run in the simulator instead, {self.instead}" if self.instead else self.reason
 
 
 def suits(path: str, findings: Sequence[Finding]) -> Suits:
@@ -82,7 +97,7 @@ def judge(machine: Machine, findings: Sequence[Finding]) -> list[Verdict]:
 
 def _in_simulator(verdict: Verdict) -> Verdict:
     how, lacking = ("with a CPU thread as the card", "on GPUs") if verdict.path == SOFTHCA else registry.get(verdict.path).simulated
-    return Verdict(verdict.path, False, f"in the simulator, {how}; not {lacking}: {verdict.text}", simulated=True)
+    return Verdict(verdict.path, False, f"not {lacking}: {verdict.reason}", how)
 
 
 def _judge(machine: Machine, findings: Sequence[Finding], path: str) -> Verdict:
@@ -176,7 +191,7 @@ def lines(machine: Machine, findings: Sequence[Finding], verdicts: Sequence[Verd
     for verdict in verdicts:
         otherwise = "sim" if verdict.simulated else "no"
         answer = Status.OK.value if verdict.can else Status.FAIL.value if verdict.path in asked else otherwise
-        report.append((answer, verdict.path, verdict.text))
+        report.append((answer, verdict.path, verdict.failure if answer == Status.FAIL.value else verdict.text))
     return report
 
 

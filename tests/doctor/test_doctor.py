@@ -80,6 +80,8 @@ def test_a_laptop_is_fine(laptop):
     findings = examine(laptop)
     rows = doctor.lines(laptop, findings, doctor.judge(laptop, findings), ["simulator", "ibrc"])[-5:]
     assert [row[0] for row in rows] == ["ok", "sim", "sim", "FAIL", "sim"]  # ibrc was requested on the command line
+    reason = "not over an RDMA device: no RDMA device; programs run in the simulator instead, over the software card"
+    assert rows[3] == ("FAIL", "ibrc", reason)  # the reason of a failure comes first
     assert not any(verdict.simulated for verdict in verdicts(replace(laptop, bad_settings=("PGAS_TIMEOUT=x",))).values())
 
 

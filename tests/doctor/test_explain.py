@@ -127,5 +127,22 @@ def test_the_kind_of_a_message(message, entry):
     assert [found.name for found in explained(message)] == [entry]
 
 
+LABELS = ("[PE 2] pgas: ", "[PE 2] ", "pgas: ", "[2] pgas: ", "[2] ", "2: ", "[1,2]<stderr>:", "[1,2]<stderr>: pgas: ",
+          "pgas.DeviceError: ", "[PE 2] pgas.DeviceError: ")  # fmt: skip
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_labels_of_processes_are_no_part_of_a_message(label):
+    """[2] is also how cuda.bindings begins its errors, and error 2 is out of memory."""
+    for message, entry in (
+        ("PE 1, block 0, thread 3: put: PE 9 does not exist; pe must be 0 to 1", "argument"),
+        ("PE 1:  process 7 on alpha, p2p", "hang"),
+        ("PE 1 (process 8) is stopped", "hang"),
+        ("PE 1 (process 5) ended with status 2, ending the job", "ended"),
+        ("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered", "illegal address"),
+    ):
+        assert [found.name for found in explained(label + message)] == [entry]
+
+
 def test_other_messages_are_unknown():
     assert explained("segmentation fault in the coffee machine") == []
