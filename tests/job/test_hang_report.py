@@ -536,6 +536,34 @@ def test_a_signal_without_a_job(job, own):
     assert (len(said), ended.out.count("own")) == ((0, 5) if own else (5, 0)), ended
 
 
+@pytest.mark.parametrize("in_thread", [("init", "finalize"), ("init",), ("finalize",)])
+def test_a_signal_to_a_job_of_another_thread(job, in_thread):
+    """Another thread than the main one begins the job, ends it, or both. SIGUSR1 makes a report, and says later that there is no job."""
+    text = f"""
+import threading
+{REPORTED}
+def call(name):
+    if name not in {in_thread}:
+        return getattr(pgas, name)()
+    thread = threading.Thread(target=getattr(pgas, name))
+    thread.start()
+    thread.join()
+
+for job in range(2):
+    call("init")
+    os.kill(os.getpid(), signal.SIGUSR1)
+    reported()
+    pgas.barrier_all()
+    call("finalize")
+os.kill(os.getpid(), signal.SIGUSR1)
+say("goes on")
+"""
+    ended = job(text, npes=1)
+    assert (ended.status, ended.out.count("goes on")) == (0, 1), ended
+    assert len(re.findall("hang report: SIGUSR1 to PE 0", ended.err)) == 2, ended
+    assert len(re.findall("has no job to report on", ended.err)) == 1, ended
+
+
 def test_a_compilation_stands_for_the_calls_of_the_compiler(monkeypatch):
     def compiles():  # as a launch, whose module is of pgas
         return hang._host_stack()

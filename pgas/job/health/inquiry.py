@@ -29,6 +29,10 @@ _ONCE_S = 2.0
 _ANSWER_S = 4.0
 
 
+#: The Inquiry of a job that another thread than the main one has started. Only the main thread may set handlers, so survive()'s stays.
+_of_thread: "Inquiry | None" = None
+
+
 def survive() -> None:
     """Let SIGUSR1 print where the program is while there is no job, instead of ending it. A handler of the program stays."""
     with contextlib.suppress(ValueError):  # only the main thread may set handlers
@@ -37,6 +41,10 @@ def survive() -> None:
 
 
 def _without_job(number: int, frame: FrameType | None) -> None:
+    if (inquiry := _of_thread) is not None:
+        with contextlib.suppress(OSError):  # it is being stopped, or has been signalled often
+            os.write(inquiry._wakeup, bytes([number]))
+        return
     where = "" if frame is None else f": it is at {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
     os.write(
         2, f"pgas: process {os.getpid()} has no job to report on, as pgas.init() has not ended, or pgas.finalize() has{where}\n".encode()
@@ -75,11 +83,16 @@ class Inquiry:
 
     def start(self, peers: Mapping[int, str]) -> None:
         """Listen to SIGUSR1 and to the peers on this node. peers: address by number."""
+        global _of_thread
         self._peers = dict(peers)
         self._thread = threading.Thread(target=self._run, name="pgas-inquiry", daemon=True)
         self._thread.start()
-        with contextlib.suppress(ValueError):  # only the main thread may set handlers
+        if threading.current_thread() is not threading.main_thread():
+            _of_thread = self
+        else:
             self._handler = signal.getsignal(signal.SIGUSR1)
+            if isinstance(earlier := getattr(self._handler, "__self__", None), Inquiry):  # it was stopped in another thread
+                self._handler = earlier._handler
             signal.signal(signal.SIGUSR1, self._on_signal)
             # The C signal handler writes to the wakeup fd. A Python handler runs only when the main thread is back in Python.
             before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
@@ -88,9 +101,10 @@ class Inquiry:
                 signal.set_wakeup_fd(before)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if not self._hears_itself:
+        stopped = self._wakeup < 0  # in another thread than the main one, which cannot restore the handler
+        if not stopped and not self._hears_itself:
             os.write(self._wakeup, bytes([number]))
-        if callable(self._handler) and self._handler is not _without_job:
+        if callable(self._handler) and (stopped or self._handler is not _without_job):
             self._handler(number, frame)
 
     def ask(self, reason: str, *, wait: bool) -> None:
@@ -155,16 +169,20 @@ class Inquiry:
         if self._wakeup < 0:
             return
         self.give_signal_back()
-        os.write(self._wakeup, b"\0")
+        wakeup, self._wakeup = self._wakeup, -1
+        os.write(wakeup, b"\0")
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        for fd in (self._signalled, self._wakeup):
-            os.close(fd)
-        self._wakeup = -1
+        if not self._hears_itself or threading.current_thread() is threading.main_thread():
+            for fd in (self._signalled, wakeup):  # otherwise the C signal handler still writes there
+                os.close(fd)
         self._inbox.close()
 
     def give_signal_back(self) -> None:
         """Restore the handler of SIGUSR1. A forked child does only this, as thread and pipe are its parent's."""
+        global _of_thread
+        if _of_thread is self:
+            _of_thread = None
         with contextlib.suppress(ValueError):
             if self._handler is not None and signal.getsignal(signal.SIGUSR1) == self._on_signal:
                 signal.signal(signal.SIGUSR1, self._handler)
