@@ -11,6 +11,7 @@ there) and its own --node-rank. PEs are numbered in the order of the machines; m
 import argparse
 import contextlib
 import errno
+import functools
 import itertools
 import json
 import os
@@ -166,7 +167,7 @@ def _run(asked: argparse.Namespace, command: list[str], ending: contextlib.ExitS
     ending.callback(guard.end)
     pes: list[_PE] = []
     ending.callback(lambda: _kill(pes))
-    told = {"size": size, "host": address.host, "port": address.port, "secret": address.secret.hex(), "word": word.fds()}
+    told = {"size": size, "host": address.host, "port": address.port, "secret": address.secret.hex(), "word": word.fds}
     lines = selectors.DefaultSelector()
     asked_to_end: list[int] = []
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started this may ignore it, and PEs would leave no status
@@ -240,7 +241,7 @@ def _start(command: list[str], rank: int, told: dict[str, Any], word: LastWord, 
     try:
         process = subprocess.Popen(
             command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-            pass_fds=word.fds(), process_group=0, preexec_fn=guard.enter,
+            pass_fds=word.fds, process_group=0, preexec_fn=guard.enter,
         )  # fmt: skip
     except OSError as error:
         if error.errno == errno.EAGAIN:
@@ -300,6 +301,7 @@ def _watch(
         asked_to_end: filled with signals.
     """
     status: int | None = None
+    reason = ""
     deadline, signals = float("inf"), iter((signal.SIGTERM, signal.SIGKILL))
     running: list[_PE] = []
     more = True
@@ -319,10 +321,8 @@ def _watch(
                 if launchers is not None:
                     status = launchers.say_fate(pe.rank, how, status)
                 time.sleep(0.2)  # so that the PE's own watcher, which prints the same, comes first
-                if code < 0 and word.take():
-                    say(f"{pe.name} {how}: the job cannot go on")
-                elif code > 0 and word.take():
-                    say(f"{pe.name} {how}, ending the job")
+                reason = f"{pe.name} {how}" + (": the job cannot go on" if code < 0 else ", ending the job")
+                word.say(functools.partial(say, reason))
         if asked_to_end:
             received = asked_to_end.pop()
             status, deadline = status if status is not None else 128 + received, min(deadline, time.monotonic() + _GRACE_S)
@@ -336,6 +336,8 @@ def _watch(
             if time.monotonic() > deadline:  # a child of a PE still has its pipe
                 break
             deadline = min(deadline, time.monotonic() + _TERM_S)
+    if reason and not word.said(0):  # the process that was to print was killed before it did
+        say(reason)
     return status or 0
 
 

@@ -193,49 +193,66 @@ class Watch:
 class LastWord:
     """The right to print why the job ends: a byte in a pipe, which one process of the machine takes.
 
+    Whoever has printed writes a byte into a second pipe. Until then nobody may end the job: that would kill the process that prints.
+
     Args:
-        maker: (pid, descriptor) of the process that made the pipe; None: this process makes it.
-        inherited: both descriptors of a pipe that the parent process made.
+        maker: pid and descriptors of the process that made the pipes; None: this process makes them.
+        inherited: the descriptors of pipes that the parent process made.
     """
 
-    def __init__(self, maker: tuple[int, int] | None = None, inherited: tuple[int, int] | None = None) -> None:
+    def __init__(self, maker: tuple[int, Sequence[int]] | None = None, inherited: Sequence[int] | None = None) -> None:
+        #: Both ends of the pipe of the right, and of the pipe that tells when it was used, for processes that inherit them.
+        self.fds: tuple[int, ...]
         if inherited is not None:
-            self.fd, self._end = map(os.dup, inherited)
-            return
-        if maker is not None:
-            self.fd, self._end = (os.open("/proc/{}/fd/{}".format(*maker), way | os.O_NONBLOCK) for way in (os.O_RDONLY, os.O_WRONLY))
-            return
-        self.fd, self._end = os.pipe()  # both stay open: a pipe without a writer polls as readable
-        os.set_blocking(self.fd, False)
-        os.write(self._end, b".")
+            self.fds = tuple(map(os.dup, inherited))
+        elif maker is not None:
+            pid, fds = maker
+            with contextlib.ExitStack() as undo:
+                self.fds = ()
+                for fd, way in zip(fds, (os.O_RDONLY, os.O_WRONLY) * 2, strict=True):
+                    self.fds += (os.open(f"/proc/{pid}/fd/{fd}", way | os.O_NONBLOCK),)
+                    undo.callback(os.close, self.fds[-1])
+                undo.pop_all()
+        else:
+            self.fds = (*os.pipe(), *os.pipe())  # all stay open: a pipe without a writer polls as readable
+            os.set_blocking(self.fds[0], False)
+            os.write(self.fds[1], b".")
 
-    def fds(self) -> tuple[int, int]:
-        """Return the descriptors, for a process that inherits them."""
-        return self.fd, self._end
-
-    def take(self) -> bool:
-        """Take the byte; return whether this process got it and so may print."""
-        with contextlib.suppress(BlockingIOError):
-            return bool(os.read(self.fd, 1))
-        return False
+    def say(self, explain: Callable[[], None]) -> bool:
+        """Let explain() print why the job ends, unless a process has taken the right to; return whether explain() was called."""
+        try:
+            os.read(self.fds[0], 1)
+        except BlockingIOError:
+            return False
+        try:
+            explain()
+        finally:
+            os.write(self.fds[3], b".")
+        return True
 
     def taken(self, seconds: float) -> bool:
-        """Whether a process has taken the byte, or takes it within some seconds."""
+        """Whether a process has taken the right, or takes it within some seconds."""
         deadline, poller = time.monotonic() + seconds, select.poll()
-        poller.register(self.fd, select.POLLIN)
+        poller.register(self.fds[0], select.POLLIN)
         while poller.poll(0):
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.02)
         return True
 
+    def said(self, seconds: float) -> bool:
+        """Whether the process that took the right has printed, or does within some seconds. Otherwise that process was killed."""
+        poller = select.poll()
+        poller.register(self.fds[2], select.POLLIN)
+        return bool(poller.poll(seconds * 1e3))
+
     def close(self) -> None:
-        """Close the pipe in this process."""
-        os.close(self.fd)
-        os.close(self._end)
+        """Close the pipes in this process."""
+        for fd in self.fds:
+            os.close(fd)
 
 
-def _be_watcher(word: int, rest: str) -> None:
+def _be_watcher(word: LastWord, rest: str) -> None:
     """Read from stdin which processes to watch, and print the first to end, unless another process prints why the job ends."""
     stdin, unread = sys.stdin.fileno(), b""
     deaths = _Deaths(stdin)
@@ -289,11 +306,10 @@ def _parents_of_reports() -> set[int]:
     return found
 
 
-def _say(word: int, text: str) -> None:
+def _say(word: LastWord, text: str) -> None:
     time.sleep(_ORDERLY_S)
-    with contextlib.suppress(OSError):  # the byte is taken, or stderr is closed
-        if os.read(word, 1):
-            _print(text)
+    with contextlib.suppress(OSError):  # stderr is closed
+        word.say(lambda: _print(text))
 
 
 def _print(text: str) -> None:
@@ -305,4 +321,4 @@ if __name__ == "__main__":
         _numbers = list(map(int, sys.argv[5:]))
         _be_at_end(int(sys.argv[2]), sys.argv[3], float(sys.argv[4]), dict(zip(_numbers[::2], _numbers[1::2], strict=True)))
     else:
-        _be_watcher(int(sys.argv[1]), sys.argv[2])
+        _be_watcher(LastWord(inherited=list(map(int, sys.argv[2:]))), sys.argv[1])

@@ -1,9 +1,12 @@
 """Deaths of processes: which one died, how, and which process reports it. The tests start the processes."""
 
+import json
 import os
 import socket
 import subprocess
+import sys
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -89,13 +92,19 @@ def test_the_first_to_die_is_told():
 
 
 def test_one_of_several_processes_reports():
-    word = LastWord()
-    other = LastWord((os.getpid(), word.fd))
+    word, said = LastWord(), []
+    other = LastWord((os.getpid(), word.fds))
+
+    def explain():
+        assert word.taken(0)
+        assert not word.said(0)
+        said.append("why")
+
     assert not other.taken(0)
-    assert [other.take(), word.take(), other.take()] == [True, False, False]
-    assert word.taken(0)
+    assert [other.say(explain), word.say(explain), other.say(explain)] == [True, False, False]
+    assert (said, word.taken(0), word.said(0)) == (["why"], True, True)
     word.close()
-    assert not other.take()
+    assert not other.say(explain)
     other.close()
 
 
@@ -106,7 +115,7 @@ def test_the_watcher_reports_a_death_unless_another_has(sleeper, capfd, taken):
     for who, process in (("PE 0", survivor), ("PE 1", victim)):
         watcher.add(who, process.pid)
     if taken:
-        assert word.take()
+        assert word.say(lambda: None)
     victim.kill()
     assert watcher._process.wait(30) == 0
     said = "" if taken else f"pgas: PE 1 (process {victim.pid}) was killed by signal 9: that is all\n"
@@ -140,6 +149,20 @@ def test_the_watcher_is_silent_after_an_orderly_end(sleeper, capfd):
     word.close()
 
 
+def test_a_watcher_that_is_stopped_prints_first():
+    """If it has taken the word, nobody else would print."""
+    word, began = LastWord(), []
+    watcher = Watcher(word, "")
+    thread = threading.Thread(target=word.say, args=(lambda: (began.append(time.monotonic()), time.sleep(0.3)),))
+    thread.start()
+    while not began:
+        time.sleep(0.01)
+    watcher.stop()
+    assert time.monotonic() - began[0] >= 0.3
+    thread.join()
+    word.close()
+
+
 def test_a_watch_can_be_extended_and_stopped(sleeper):
     lost = []
     done = threading.Event()
@@ -156,9 +179,9 @@ def test_a_watch_can_be_extended_and_stopped(sleeper):
 # ------------------------------------------------------------------------------------------------------------- of a job
 
 
-def two_machines(pid, fd):
+def two_machines(pid, fds):
     """A job whose PE 0, on this machine, is another process, and whose PE 2 is on another machine."""
-    answers = [[(pid, fd), None, None], [True, False, True]]
+    answers = [[(pid, fds), None, None], [True, False, True]]
     return SimpleNamespace(
         bootstrap=SimpleNamespace(rank=1, size=3, hearing=lambda: None),
         processes=[processes.Process("here", pid, 0), processes.Process("here", os.getpid(), 0), processes.Process("there", 1, 0)],
@@ -172,8 +195,8 @@ def test_a_failure_detector_without_a_common_reporter(sleeper, monkeypatch):
     monkeypatch.setattr(detector, "_word", None)
     lost, done = [], threading.Event()
     peer, failures = sleeper(), detector.FailureDetector()
-    failures.begin(two_machines(peer.pid, 999), lambda death: lost.append(death) or done.set())
-    assert detector._word.take()
+    failures.begin(two_machines(peer.pid, [999, 998, 997, 996]), lambda death: lost.append(death) or done.set())
+    assert detector._word.say(lambda: None)
     assert failures._watcher is None
     peer.kill()
     assert done.wait(30)
@@ -181,6 +204,52 @@ def test_a_failure_detector_without_a_common_reporter(sleeper, monkeypatch):
     assert lost == [f"PE 0 (process {peer.pid}) was killed by signal 9 {rest}"]
     failures.end()
     detector._word.close()
+
+
+#: A PE that ends its job by several threads, as its main thread and that which watches the others do. The first PE to abort kills all, like
+#: Hydra.
+ENDING = """
+import json, os, sys, threading, time
+from types import SimpleNamespace
+from pgas.base.liveness import LastWord
+from pgas.job import ending
+
+ending._word, ending.GRACE_S = LastWord(inherited=json.loads(sys.argv[1])), float(sys.argv[2])
+bootstrap = SimpleNamespace(abort=lambda status: os.killpg(0, 9))
+
+def explain():
+    os.write(2, b"the job ends, ")
+    time.sleep(0.5)
+    os.write(2, b"for this reason\\n")
+
+ways = [{"after": True, "grace_s": 0.1}, {"after": True, "grace_s": 0.0}, {"after": False, "grace_s": 0.0}]
+for way in ways:
+    threading.Thread(target=ending.end_all, args=(bootstrap, explain), kwargs=way).start()
+"""
+
+
+def ended_by(word, n_pes, patience_s=30.0):
+    """Return what some PEs print that end their job at the same time."""
+    command = [sys.executable, "-c", ENDING, json.dumps(word.fds), str(patience_s)]
+    script = 'for pe in $(seq "$1"); do "$2" "$3" "$4" "$5" "$6" & done; wait'
+    shell = ["/bin/sh", "-c", script, "sh", str(n_pes), *command]
+    ended = subprocess.run(shell, pass_fds=word.fds, process_group=0, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    word.close()
+    assert ended.returncode == -9
+    return ended.stderr
+
+
+@pytest.mark.parametrize("n_pes", [1, 3])
+def test_a_job_ends_after_its_reason_is_printed(n_pes):
+    """All threads of all PEs notice at the same time, and one of them prints."""
+    assert ended_by(LastWord(), n_pes) == "the job ends, for this reason\n"
+
+
+def test_a_job_whose_reporter_was_killed():
+    """The word is taken, but nothing was printed."""
+    word = LastWord()
+    os.read(word.fds[0], 1)
+    assert "the job ends, for this reason\n" in ended_by(word, 1, patience_s=0.1)
 
 
 def test_codes_of_system_exit():

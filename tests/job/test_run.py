@@ -162,6 +162,21 @@ def test_a_program_without_pgas_that_fails(tmp_path):
     assert time.monotonic() - begun < 40
 
 
+def test_a_pe_that_is_killed_while_it_prints_why(tmp_path):
+    """The launcher reports how it ended, instead."""
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import json, os, time\n"
+        "told = json.loads(os.environ['PGAS_LAUNCHED'])\n"
+        "if told['rank'] == 0:\n"
+        "    os.read(told['word'][0], 1)  # LastWord.say\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    ((status, _, err),) = ended([started(by_run(str(path)))])
+    assert status == 137
+    assert re.fullmatch(r"pgas: PE 0 \(process \d+\) was killed by signal 9: the job cannot go on\n", err), err
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_ends_all(tmp_path, number):
     path = program(tmp_path, "pgas.init()\nbody()\npgas.barrier_all()\ntime.sleep(100)\n")

@@ -12,7 +12,10 @@ from pgas.base.launcher import LAUNCHED, read_launched
 from pgas.base.liveness import LastWord, Watch
 from pgas.job.bootstrap.calls import Collective
 
-__all__ = ["FailureDetector", "Watcher", "here", "last_word"]
+__all__ = ["GRACE_S", "FailureDetector", "Watcher", "here", "last_word"]
+
+#: Seconds for a PE to end by itself, with its own error, after a process of the job died; and for the job to end after a PE failed.
+GRACE_S = 3.0
 
 #: The end of the message about a process that ended. _FIRST is for jobs of several machines, as launchers end all PEs when one ends.
 _REST, _FIRST = ": the job cannot go on", " (on other machines another PE may have died first)"
@@ -45,9 +48,10 @@ class Watcher:
     """
 
     def __init__(self, word: LastWord, rest: str) -> None:
-        command = [sys.executable, "-I", "-S", liveness.__file__, str(word.fd), rest]
+        self._word = word
+        command = [sys.executable, "-I", "-S", liveness.__file__, rest, *map(str, word.fds)]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[word.fd], start_new_session=True, bufsize=0
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=word.fds, start_new_session=True, bufsize=0
         )
 
     def add(self, who: str, pid: int) -> None:
@@ -56,7 +60,9 @@ class Watcher:
             self._process.stdin.write(f"{pid} {who}\n".encode())  # type: ignore[union-attr]
 
     def stop(self) -> None:
-        """End it. Further calls do nothing."""
+        """End it, but let it print if it has taken the word. Further calls do nothing."""
+        if self._process.returncode is None and self._word.taken(0):
+            self._word.said(GRACE_S)
         self._process.kill()
         self._process.wait()
         self._process.stdin.close()  # type: ignore[union-attr]
@@ -85,7 +91,7 @@ class FailureDetector:
         _here = {me: os.getpid()} | {pe: processes[pe].pid for pe in here}
         inherited = _inherited_word()
         made, _ = job.together(_INIT, lambda: inherited or (LastWord() if me == first else None))
-        makers = job.exchange(made and (os.getpid(), made.fd))
+        makers = job.exchange(made and (os.getpid(), made.fds))
         word = made
         with contextlib.suppress(OSError):
             word = made or LastWord(makers[first])

@@ -21,12 +21,10 @@ from pgas.base.launcher import start_marking
 from pgas.base.waits import patience, say
 from pgas.job.bootstrap.protocol import Bootstrap
 from pgas.job.health import detector
+from pgas.job.health.detector import GRACE_S
 from pgas.job.health.health import Health
 
 __all__ = ["GRACE_S", "Ends", "end_all", "install", "say", "status_of"]
-
-#: Seconds for a PE to end by itself, with its own error, after a process of the job died; and for the job to end after a PE failed.
-GRACE_S = 3.0
 
 #: Processes in which install() has run: this one, and those from which it was forked.
 _installed: set[int] = set()
@@ -97,7 +95,7 @@ def install(bootstrap: Bootstrap, current: Callable[[], Ends | None]) -> None:
 
 
 def end_all(bootstrap: Bootstrap, explain: Callable[[], None], *, after: bool, grace_s: float = GRACE_S, status: int = 1) -> None:
-    """End the job; print why, unless another process of this machine does.
+    """End the job; print why, unless another process of this machine does. The job does not end before one has printed it.
 
     Args:
         bootstrap: that of the job.
@@ -109,10 +107,13 @@ def end_all(bootstrap: Bootstrap, explain: Callable[[], None], *, after: bool, g
     with contextlib.suppress(ValueError):  # not the main thread
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt this
     word = detector.last_word()
-    if word is None or (not (after and word.taken(grace_s)) and word.take()):
+    if word is None:
         explain()
-    else:
-        time.sleep(grace_s)
+    elif (after and word.taken(grace_s)) or not word.say(explain):
+        if word.said(GRACE_S):
+            time.sleep(grace_s)
+        else:
+            explain()
     bootstrap.abort(status)
 
 
