@@ -332,7 +332,7 @@ def _order(function: Callable[..., Any], at_once: Callable[[runtime.Job], Any]) 
 
 def _clear_lock(*args: Any, stream: Any = None, **kwargs: Any) -> None:
     if stream is None:
-        runtime.current().complete()
+        runtime.current().complete("pgas.clear_lock")
     _clear_on_stream(*args, stream=stream, **kwargs)
 
 
@@ -360,7 +360,7 @@ def bind() -> None:
         fence=_one_thread(sync.fence),
         flush=_one_thread(sync.flush),
         quiet_pe=_one_thread(sync.quiet_pe),
-        quiet=_order(sync.quiet, runtime.Job.complete),
+        quiet=_order(sync.quiet, lambda job: job.complete("pgas.quiet")),
         barrier_all=_order(sync.barrier_all, lambda job: job.meet("pgas.barrier_all()")),
         sync_all=_order(sync.sync_all, lambda job: job.agree("pgas.sync_all()")),
     )

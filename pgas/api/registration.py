@@ -78,5 +78,5 @@ def unregister(array: Any) -> None:
     number = job.local.find(start)
     if number is None:
         raise ValueError("pgas.unregister: array is not registered")
-    job.complete()
+    job.complete("pgas.unregister")
     job.local.remove(number)

@@ -257,7 +257,7 @@ def team_destroy(team: Team | None) -> None:
         raise ValueError(f"pgas.team_destroy: {team!r} is predefined")
     job = runtime.current()
     call = f"pgas.team_destroy(team {int(team)})"
-    job.complete()
+    job.complete("pgas.team_destroy")
     _told(call, team, _digest(call).ljust(teams.NOTE_BYTES, b"\0"))
     job.teams.remove(int(team))
 
@@ -318,7 +318,7 @@ def _told(call: str, team: Team, note: bytes) -> list[bytes]:
     if len(members) == job.n_pes:
         by_pe = job.agree(call, value=note)
         return [by_pe[pe] for pe in members]
-    job.complete()
+    job.complete(call.partition("(")[0])
     notes, own = job.teams.notes(int(team))
     job.memory.write(own, note)
     host_collectives.gather(int(team), notes, own, len(members), len(note))

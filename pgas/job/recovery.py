@@ -55,5 +55,5 @@ def _end_kernels(job: Job) -> None:
     if not device_state.poisoned(job.memory):
         device_state.poison(job.memory)
     with job.health.limited(job.timeout_s, f"its kernels did not end in {job.timeout_s:g} s (PGAS_TIMEOUT)"):
-        job.wait_for_device(None)
+        job.wait_for_device(None, "pgas.reset")
     job.ended(None)

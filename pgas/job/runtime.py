@@ -198,7 +198,7 @@ class Job(Collective):
 
     def meet(self, call: str) -> None:
         """Complete this PE's work and wait until every PE has. Collective. Raises as agree(), and the errors of kernels."""
-        self.together(call, self.complete)
+        self.together(call, lambda: self.complete(call.partition("(")[0]))
 
     def exchange(self, value: Any) -> list[Any]:
         """Return the values of all PEs, in the order of PEs. Collective."""
@@ -245,7 +245,7 @@ class Job(Collective):
             array = at(window.slot(self.my_pe) + window.HEAP_OFFSET + block.offset, shape, dtype, block)
             if fill is not None and array.size:
                 fill(array)
-                self.wait_for_device(None)
+                self.wait_for_device(None, call)
             return array
 
         try:
@@ -260,7 +260,7 @@ class Job(Collective):
 
         def check() -> None:
             check_freeable(array, block, window.slot(self.my_pe) + window.HEAP_OFFSET)
-            self.complete()
+            self.complete("pgas.free")
 
         self.together(f"pgas.free(array at heap offset {block.offset})" if block is not None else "pgas.free()", check, HeapError)
         if block is not None:
@@ -295,11 +295,11 @@ class Job(Collective):
 
     # ------------------------------------------------------------------------------------------------------------------ waiting
 
-    def synchronize(self, stream: Any) -> None:
-        """Wait for the kernels of a stream (None: of the device) and raise their error if there is one."""
+    def synchronize(self, stream: Any, call: str = "pgas.synchronize") -> None:
+        """Wait for the kernels of a stream (None: of the device) and raise their error if there is one. call: the user's, for messages."""
         if streams.capturing(stream):
-            raise PgasError("pgas.synchronize: work is being captured into a graph and runs when that is launched; wait for it then")
-        self.wait_for_device(stream)
+            raise PgasError(f"{call}: work is being captured into a graph and runs when that is launched; wait for it then")
+        self.wait_for_device(stream, call)
         self._check()
         self.ended(stream)
 
@@ -315,18 +315,18 @@ class Job(Collective):
         with self.health.first_error(self.hang.waiting):
             device_state.check(self.memory, self.places, self.my_pe, self.nic, self.health.given_up)
 
-    def complete(self) -> None:
-        """Wait for this PE's kernels, and for their outstanding requests on the NIC."""
-        self.synchronize(None)
+    def complete(self, call: str) -> None:
+        """Wait for this PE's kernels, and for their outstanding requests on the NIC. call: the user's, for messages."""
+        self.synchronize(None, call)
         if self.nic is not None:
             with self.health.first_error(self.hang.waiting):
                 self.nic.quiet(self.timeout_s, self.health.interrupt)
 
-    def wait_for_device(self, stream: Any) -> None:
+    def wait_for_device(self, stream: Any, call: str) -> None:
         """Wait by polling, so that Ctrl-C and a peer's death end the wait for a kernel that never ends."""
         if SIMULATOR:
             if stream is None:  # a stream's kernels have ended: launches return then
-                engine.wait_for_kernels("pgas.synchronize()")
+                engine.wait_for_kernels(f"{call}()")
             return
         try:
             with self.health.deaths_first():
@@ -401,7 +401,7 @@ class Job(Collective):
         """Wait for the other threads' calls, then for kernels and their outstanding requests."""
         if left := threads.awaited(self.timeout_s, self.health.interrupt):
             raise PgasError(f"pgas.finalize: {', '.join(left)}: all calls must return within {self.timeout_s:g} s (PGAS_TIMEOUT)")
-        self.complete()
+        self.complete("pgas.finalize")
 
     def release(self) -> None:
         """Release everything, without the other PEs; memory only when no other thread is in a call of pgas."""

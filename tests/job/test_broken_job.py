@@ -21,7 +21,7 @@ class Interrupts:
     def __int__(self):
         raise KeyboardInterrupt
 
-def interrupted(job):
+def interrupted(job, *call):
     int(Interrupts())
 
 def leave(step, call, *args, place="_interrupt"):

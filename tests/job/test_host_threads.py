@@ -82,3 +82,25 @@ with pgas.init():
     ended = job(THREAD.format(loop=True) + program, npes=npes)
     holds(ended, "KeyError: 'of the program'")
     assert ended.status == 1, ended
+
+
+def test_a_deadlock_names_the_call_that_waits(job):
+    """Calls that wait for the PE's kernels, while another thread's kernel waits for this thread."""
+    program = """
+from pgas.sim import turns
+turns._GRACE_S = -99.7  # a wait of the kernel that has lasted 0.3 s is a deadlock
+pgas.init()
+freed, local, team = pgas.empty(4), np.zeros(4), pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1, 1)
+pgas.register(local)
+thread, word = begin(ends=False)
+for name, *args in (
+    ("zeros", 4), ("free", freed), ("synchronize",), ("quiet",), ("barrier_all",), ("unregister", local), ("team_destroy", team),
+):
+    attempt(getattr(pgas, name), *args)
+word[0] = 1
+thread.join()
+os._exit(0)
+"""
+    ended = job(THREAD.format(loop=False) + program, npes=1, PGAS_TIMEOUT="100")
+    lines = re.findall(r"pgas\.(\w+)\(\): thread MainThread waits for its turn, and thread waiter runs wait_until_on_stream,", ended.out)
+    assert lines == ["zeros", "free", "synchronize", "quiet", "barrier_all", "unregister", "team_destroy"], ended

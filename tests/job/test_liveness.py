@@ -214,7 +214,7 @@ from types import SimpleNamespace
 from pgas.base.liveness import LastWord
 from pgas.job import ending
 
-ending._word, ending.GRACE_S = LastWord(inherited=json.loads(sys.argv[1])), float(sys.argv[2])
+detector._word, detector.GRACE_S = LastWord(inherited=json.loads(sys.argv[1])), float(sys.argv[2])
 bootstrap = SimpleNamespace(abort=lambda status: os.killpg(0, 9))
 
 def explain():

@@ -218,7 +218,7 @@ def test_the_nic_moves_what_stores_do_not(heap, name):
     for pe in range(pgas.n_pes()):
         before = posted()
         perform(a, b, sig, pe)
-        runtime.current().complete()
+        runtime.current().complete("this test")
         used = [other for other, (was, now) in enumerate(zip(before, posted(), strict=True)) if now > was]
         if used != ([pe] if by_nic or pe not in machine() else []):
             faults.append(f"{name} to PE {pe} made WQEs to PEs {used}")

@@ -11,7 +11,7 @@ from types import FrameType
 
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError
-from pgas.job.health.ending import GRACE_S
+from pgas.job.health.detector import GRACE_S
 
 if SIMULATOR:
     from pgas.sim import engine
