@@ -2,7 +2,9 @@
 
 import contextlib
 import errno
+import fcntl
 import os
+import resource
 import secrets
 import select
 import signal
@@ -112,6 +114,24 @@ def test_an_exception_leaves_the_job_out_of_step(pes):
     for error in (*heard, *together(*(lambda pe=pe: pe.allgather(b"", nothing) for pe in pes))):
         assert isinstance(error, BootstrapError)
         assert str(error) == "PE 1 left it by KeyboardInterrupt"
+
+
+def test_the_last_message_over_a_high_descriptor(pes):
+    """select() takes none above 1023."""
+    line = pes[1]._calls
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        high = fcntl.fcntl(line.socket, fcntl.F_DUPFD_CLOEXEC, 1024)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    line.socket.close()
+    line.socket = socket.socket(fileno=high)
+    line.socket.setblocking(False)
+    pes[1].leave("PE 1 left")
+    assert not line._channel.unsent
+    refused = together(lambda: pes[0].allgather(b"", nothing))[0]
+    assert str(refused) == "PE 1 left"
 
 
 def test_a_rank_that_died(pes, monkeypatch):

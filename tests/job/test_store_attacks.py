@@ -361,6 +361,24 @@ def test_a_hello_out_of_range(member, pes, changes, why):
     assert member.take() is None
 
 
+@pytest.mark.parametrize(("pid", "dead"), [(1, []), (2, [0])])
+def test_a_hello_that_is_repeated(member, server, monkeypatch, pid, dead):
+    """A PE that waited for WELCOME too long comes again, and is not reported dead, unlike one that another process replaces."""
+    monkeypatch.setattr(store_server, "_FATE_S", 30)  # so that a dead PE is not reported before this test has looked
+    first, other = member(size=2), enter(server, 1, 2, "job 2")
+    assert first.take() == ("WELCOME",)
+    first.connection.close()
+    while not (group := server._groups["job 2"]).gone:
+        time.sleep(0.001)
+    again = member(size=2, pid=pid)
+    assert again.take() == ("WELCOME",)
+    assert list(group.gone) == dead
+    again.send(Kind.GATHER, b"part")
+    assert other.allgather(b"", nothing) == [b"part", b""]
+    again.send(Kind.BYE)
+    other.close()
+
+
 def test_an_exchange_that_is_too_large(server, pes, monkeypatch):
     """The PE whose part is too much gets an error."""
     members = [enter(server, rank, 2, "job 2") for rank in range(2)]
