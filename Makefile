@@ -203,6 +203,7 @@ mpi-all: $(VENV)/dev
 	PGAS_NIC_ORDERING=none PGAS_TRANSPORT=ibgda mpirun -n 2 $(COVERED) tests/mpi/test_nic_order.py
 	coverage combine -q
 	coverage report --include 'kernels/paths/ibgda.py,kernels/paths/nic/*' --omit 'kernels/paths/nic/ring.py' --fail-under 95
+	PGAS_SIM_WEAK=1 PGAS_TRANSPORT=ibgda mpirun -n 2 $(PYTEST) tests/mpi/test_weak.py
 	PGAS_TRANSPORT=ibrc $(PYTEST) tests/conformance/test_c_rma.py tests/mpi/test_nic.py
 	for transport in $(NIC_TRANSPORTS); do PGAS_ENGINE=cuda PGAS_TRANSPORT=$$transport mpirun -n 2 $(PYTEST) tests/mpi/test_nic.py || exit; done
 	PGAS_TRANSPORT=ibrc mpirun -n 2 $(PYTEST) $(OF_BOTH)
