@@ -16,6 +16,7 @@ A row (workload.py divides its bytes into messages):
    bytes. Latency = time / iters.
 """
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from pgas.base.arguments import size_flag
 from pgas.base.launcher import launched_rank
 from pgas.base.output import outlive_reader
 from pgas.job import runtime
-from pgas.perftests.harness import counts, report, timing
+from pgas.perftests.harness import counts, plot, report, timing
 from pgas.perftests.harness import options as command_line
 from pgas.perftests.harness.grid import Counter
 from pgas.perftests.harness.options import TRANSPORTS, Defaults, Options
@@ -211,6 +212,8 @@ def unwritable(options: Options) -> str | None:
     for flag, path in (("--json", options.json), ("--plot", options.plot)):
         if path is not None and (Path(path).is_dir() or not os.access(Path(path).absolute().parent, os.W_OK)):
             return f"argument {flag}: {path} cannot be written; it must be a file in a folder that exists"
+    if options.plot is not None and (why := plot.lacking()) is not None:
+        return f"argument --plot: {why}"
     return None
 
 
@@ -374,17 +377,20 @@ def _print_rows(result: Report, rows: Iterable[Row], total: int) -> bool:
 
 @contextmanager
 def progress(title: str, total: int, shown: bool) -> Iterator[Callable[[], None]]:
-    """Show a progress bar if stderr is a terminal; the table goes to stdout."""
-    if not (shown and sys.stderr.isatty()):
+    """Count rows on stderr if it is a terminal, and stdout, where the rows go, is not."""
+    if not (shown and sys.stderr.isatty()) or sys.stdout.isatty():
         yield lambda: None
         return
-    from rich.console import Console
-    from rich.progress import Progress
+    done = itertools.count()
 
-    console, redirect = Console(stderr=True), sys.stdout.isatty()
-    with Progress(console=console, transient=True, redirect_stdout=redirect, redirect_stderr=False) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda: bar.advance(task)
+    def advance() -> None:
+        print(f"\r\033[K{title}: {next(done)} of {total}", end="", file=sys.stderr, flush=True)
+
+    advance()
+    try:
+        yield advance
+    finally:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def write_files(result: Report, options: Options) -> None:
@@ -392,6 +398,4 @@ def write_files(result: Report, options: Options) -> None:
     if options.json is not None:
         result.write_json(options.json)
     if options.plot is not None:
-        from pgas.perftests.harness import plot  # matplotlib takes half a second to load
-
         plot.draw([asdict(result)], options.plot)

@@ -2,10 +2,11 @@
 
     python -m pgas.perftests.plot a.json b.json -o bandwidth.png
 
-Rows that were not validated are left out.
+Rows that were not validated are left out. Pictures need matplotlib: pip install 'pgas[plot]'.
 """
 
 import argparse
+import importlib.util
 import json
 import sys
 import textwrap
@@ -13,17 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
-
-matplotlib.use("Agg")  # Files only: no display is needed.
-
-from matplotlib import pyplot
-from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter, NullLocator
-
 from pgas.base.arguments import Parser, output_file, size_flag
 from pgas.perftests.harness.report import BANDWIDTH, place
 
-__all__ = ["Curve", "Panel", "draw", "highest", "main", "picture", "read"]
+__all__ = ["Curve", "Panel", "draw", "highest", "lacking", "main", "picture", "read"]
 
 #: Okabe and Ito's colours without yellow, for every kind of colour vision; the markers tell curves apart in grey.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -60,8 +54,18 @@ class Panel(NamedTuple):
     few: bool = False  #: x is linear, and each has a tick
 
 
+def lacking() -> str | None:
+    """Return why no picture can be drawn, None if it can."""
+    return None if importlib.util.find_spec("matplotlib") else "pictures need matplotlib: pip install 'pgas[plot]'"
+
+
 def picture(path: str, headline: str, details: str, panels: Sequence[Panel]) -> None:
     """Draw panels side by side into a PNG, with a headline above and facts about the runs below."""
+    import matplotlib  # here and below, because it takes half a second to load, and need not be installed
+
+    matplotlib.use("Agg")  # Files only: no display is needed.
+    from matplotlib import pyplot
+
     figure, axes_of = pyplot.subplots(1, len(panels), squeeze=False, figsize=(3 + 5 * len(panels), 5), dpi=150, layout="constrained")
     try:
         figure.suptitle(headline, fontweight="bold")
@@ -74,6 +78,8 @@ def picture(path: str, headline: str, details: str, panels: Sequence[Panel]) -> 
 
 
 def _draw(axes: Any, panel: Panel) -> None:
+    from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter, NullLocator
+
     curves = [curve for curve in panel.curves if curve.points]
     for label, points, number, hollow in curves:
         style: dict[str, Any] = {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
@@ -108,6 +114,8 @@ def _draw(axes: Any, panel: Panel) -> None:
 
 def highest(points: Sequence[tuple[int, float]], unit: str = "B/s") -> str:
     """Return the highest y of a curve, three digits with a decimal prefix before its unit."""
+    from matplotlib.ticker import EngFormatter
+
     return EngFormatter(unit)(float(f"{max(y for _, y in points):.3g}"))
 
 
@@ -173,6 +181,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="+", metavar="JSON", help="result of a perf test's --json")
     parser.add_argument("-o", "--output", type=output_file, metavar="PNG", required=True, help="picture to write")
     arguments = parser.parse_args(argv)
+    if (why := lacking()) is not None:
+        parser.error(why)
     runs = [read(name, ("test", "rows", "args"), parser) for name in arguments.files]
     for name, run in zip(arguments.files, runs, strict=True):
         if _measures(run) != _measures(runs[0]):

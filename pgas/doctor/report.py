@@ -8,14 +8,13 @@ and with an RDMA device on the PCI bus also ibgda and ibrc. A failure that such 
 
 import argparse
 import json
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from pgas.base.arguments import one_of
 from pgas.base.errors import TransportError
@@ -33,7 +32,9 @@ __all__ = ["BITS", "Verdict", "asked_of", "exit_status", "judge", "nic_of", "run
 #: The number of each path in the exit status.
 BITS = {path: 4 << i for i, path in enumerate(PATHS)}
 
-_STYLES = {Status.OK: "green", Status.NOTE: "dim", Status.WARN: "yellow", Status.FAIL: "bold red"}
+#: Colors of a terminal (SGR): of the first column, headings, and remedies.
+_COLORS = {Status.OK.value: "32", Status.NOTE.value: "2", Status.WARN.value: "33", Status.FAIL.value: "1;31", "no": "2", "sim": "32"}
+_BOLD, _CYAN = "1", "36"
 
 
 @dataclass(frozen=True)
@@ -195,26 +196,26 @@ def lines(machine: Machine, findings: Sequence[Finding], verdicts: Sequence[Verd
     return report
 
 
-def _print(report: Sequence[tuple[str, ...]], console: Console) -> None:
+def _print(report: Sequence[tuple[str, ...]]) -> None:
+    """Print the report; on a terminal with folded texts, and with colors if it has them."""
+    terminal = sys.stdout.isatty()
+    colors = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     width = max(len(line[1]) for line in report if len(line) == 3)
-    if not console.is_terminal:  # unwrapped lines, for files, mail and grep
-        text = [line[0] if len(line) == 1 else f"  {line[0]:<4}  {line[1]:<{width}}  {line[2]}".rstrip() for line in report]
-        print("\n".join(f"\n{row}" if i and len(report[i]) == 1 else row for i, row in enumerate(text)), flush=True)
-        return
-    styles = {status.value: style for status, style in _STYLES.items()} | {"no": "dim", "sim": "green"}
-    for line in report:
+    room = max(20, shutil.get_terminal_size().columns - width - 10)
+
+    def colored(text: str, color: str) -> str:
+        return f"\033[{color}m{text}\033[m" if colors and color else text
+
+    for i, line in enumerate(report):
         if len(line) == 1:
-            console.print(Text(f"\n{line[0]}" if line is not report[0] else line[0], style="bold"))
+            print(("\n" if i else "") + colored(line[0], _BOLD))
             continue
-        if not line[0]:  # not folded, so that a command can be copied
-            console.print(Text(" " * (width + 7) + line[2], style="cyan"), soft_wrap=True)
-            continue
-        grid = Table.grid(padding=(0, 1))
-        grid.add_column(width=5, justify="right")
-        grid.add_column(width=width)
-        grid.add_column(overflow="fold")
-        grid.add_row(Text(line[0], style=styles.get(line[0], "")), Text(line[1]), Text(line[2]))
-        console.print(grid)
+        status, check, text = line
+        # Remedies are not folded, so that a command can be copied; nor are lines for files, mail and grep.
+        folded = textwrap.wrap(text, room, break_on_hyphens=False) if terminal and status else [text]
+        row = f"  {colored(f'{status:<4}', _COLORS.get(status, ''))}  {check:<{width}}  {colored(folded[0], '' if status else _CYAN)}"
+        print("\n".join([row.rstrip(), *(" " * (width + 10) + more for more in folded[1:])]))
+    sys.stdout.flush()
 
 
 def _as_json(machine: Machine, findings: Sequence[Finding], verdicts: Sequence[Verdict], asked: Sequence[str], status: int) -> str:
@@ -266,5 +267,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(_as_json(machine, findings, verdicts, asked, status))
     else:
-        _print(lines(machine, findings, verdicts, asked), Console())
+        _print(lines(machine, findings, verdicts, asked))
     return status

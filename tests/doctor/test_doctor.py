@@ -1,5 +1,6 @@
 """Every failure that doctor knows, on fake machines in a folder; the report, the verdicts, the exit status."""
 
+import io
 import json
 import os
 import re
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from machines import CLOSED_DRIVER, DOWN, INFINIBAND, ROCE_GIDS, VERSIONS, Machine, cluster, dgx, sound
-from rich.console import Console
 
 from pgas.base.remedies import REMEDIES, START_MPS, explain, mend
 from pgas.doctor import checks, machine
@@ -634,7 +634,7 @@ def test_the_report_in_the_docs(tmp_path, capsys):
     (port / "state").write_text("1: DOWN\n")
     (port / "phys_state").write_text("2: Polling\n")
     findings = examine(facts)
-    doctor._print(doctor.lines(facts, findings, doctor.judge(facts, findings), doctor.asked_of(facts)), Console())
+    doctor._print(doctor.lines(facts, findings, doctor.judge(facts, findings), doctor.asked_of(facts)))
     printed = capsys.readouterr().out.splitlines()
     page = (Path(__file__).resolve().parents[2] / "docs" / "machine.md").read_text(encoding="utf-8")
     picture = page.partition("machine and the next one exist only in the tests):")[2].partition("\n\n")[2].partition("\n\n")[0].splitlines()
@@ -642,6 +642,27 @@ def test_the_report_in_the_docs(tmp_path, capsys):
     for line in picture:
         text = line.removeprefix("    ").removesuffix(" ...")
         assert any(shown == text or (line.endswith(" ...") and shown.startswith(text)) for shown in printed), line
+
+
+@pytest.mark.parametrize("colors", [False, True])
+def test_a_report_on_a_terminal(monkeypatch, colors):
+    """Texts are folded, remedies are not, and colors can be switched off."""
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "" if colors else "1")
+    doctor._print(
+        [("heading",), ("FAIL", "memlock", "is much smaller than it must be"), ("", "", "-> ulimit -l unlimited; and log in again")]
+    )
+    plain, red = re.sub(r"\x1b\[[0-9;]*m", "", sys.stdout.getvalue()), "\x1b[1;31mFAIL\x1b[m"
+    remedy = f"{'':17}-> ulimit -l unlimited; and log in again"
+    assert plain.splitlines() == ["heading", "  FAIL  memlock  is much smaller than it", f"{'':17}must be", remedy]
+    assert (red in sys.stdout.getvalue()) == colors
 
 
 def test_json(tmp_path):

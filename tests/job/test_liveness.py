@@ -212,7 +212,7 @@ ENDING = """
 import json, os, sys, threading, time
 from types import SimpleNamespace
 from pgas.base.liveness import LastWord
-from pgas.job import ending
+from pgas.job.health import detector, ending
 
 detector._word, detector.GRACE_S = LastWord(inherited=json.loads(sys.argv[1])), float(sys.argv[2])
 bootstrap = SimpleNamespace(abort=lambda status: os.killpg(0, 9))

@@ -26,7 +26,7 @@ from typing import Any
 from pgas.base.arguments import Parser, pattern, size_flag
 from pgas.base.output import outlive_reader
 from pgas.perftests.harness import jobs, report
-from pgas.perftests.harness.plot import Curve, Panel, highest, picture, read
+from pgas.perftests.harness.plot import Curve, Panel, highest, lacking, picture, read
 from pgas.perftests.harness.report import place
 
 __all__ = ["draw_figures", "main", "measure", "plan"]
@@ -251,6 +251,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("file", nargs="?", metavar="JSON", help="draw from this file instead of measuring")
     parser.add_argument("--only", type=pattern, metavar="REGEX", help="measure the curves whose names match")
     arguments = parser.parse_args(argv)
+    if (why := lacking()) is not None:
+        parser.error(why)
     source, only = arguments.file, arguments.only
     if source and only is not None:
         parser.error("argument --only: it says what is measured, and a file is only drawn")

@@ -1,5 +1,6 @@
 """The perf tests: options, division of messages, validation, tables, JSON and plots; kernels and whole runs."""
 
+import io
 import itertools
 import json
 import os
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import forks
 import numpy as np
@@ -19,7 +21,7 @@ from perf_runs import mpirun, with_mpirun
 
 import pgas
 from pgas.perftests import shmem_p_bw, shmem_put_bw
-from pgas.perftests.harness import counts, jobs, options, payload, plot, report
+from pgas.perftests.harness import counts, jobs, options, pair, payload, plot, report
 from pgas.perftests.harness.grid import Counter
 from pgas.perftests.harness.options import Defaults
 from pgas.perftests.harness.report import Report, Row
@@ -378,6 +380,42 @@ def test_plot_of_two_runs(tmp_path):
     assert plot.main([*paths, "-o", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG\r\n")
     assert picture.stat().st_size > 10_000
+
+
+def test_plot_without_matplotlib(tmp_path, monkeypatch, capsys):
+    """One sentence says how to install it, before anything is measured."""
+    monkeypatch.setattr(plot.importlib.util, "find_spec", lambda name: None)
+    why = "pictures need matplotlib: pip install 'pgas[plot]'"
+    with pytest.raises(SystemExit) as ended:
+        plot.main(["x.json", "-o", str(tmp_path / "x.png")])
+    assert (ended.value.code, capsys.readouterr().err.splitlines()[-1]) == (2, f"python -m pgas.perftests.plot: error: {why}")
+    asked = SimpleNamespace(json=None, plot=str(tmp_path / "x.png"))
+    assert pair.unwritable(asked) == f"argument --plot: {why}"
+
+
+def test_packages_that_few_need_are_not_imported():
+    """The commands and the perf tests work without those of the extras."""
+    program = "import sys, pgas.perftests.figures, pgas.perftests.compare, pgas.perftests.coll_harness, pgas.doctor.report\n"
+    program += "print({'matplotlib', 'rich', 'pyverbs'} & sys.modules.keys())\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("rows_too", [False, True])
+def test_progress_is_counted_on_a_terminal(monkeypatch, rows_too):
+    """Unless the rows go there, too."""
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(sys, "stdout", Terminal() if rows_too else io.StringIO())
+    with pair.progress("put", 2, shown=True) as advance:
+        advance()
+        advance()
+    counted = "".join(f"\r\x1b[Kput: {done} of 2" for done in range(3)) + "\r\x1b[K"
+    assert sys.stderr.getvalue() == ("" if rows_too else counted)
 
 
 def test_plot_says_what_ran_where():
