@@ -1,4 +1,4 @@
-"""numba-cuda as the compiler; the only module that uses its private parts. interface.py documents its functions.
+"""numba-cuda as the compiler; only this module and numba_cuda_values.py use its private parts. interface.py documents its functions.
 
 numba-cuda is in maintenance mode (its README, 2026-06): a back end for its successor will be another module of this folder.
 """
@@ -34,6 +34,7 @@ from numba.cuda.typing import signature
 from numba.cuda.typing.typeof import Purpose, typeof
 
 from pgas.base import disk_cache
+from pgas.kernels.compiler import numba_cuda_values as numba_cuda_values  # which tells numba-cuda of them
 from pgas.kernels.compiler.interface import Key
 from pgas.kernels.compiler.told import compiling as compiling  # a member of the interface, as are those below that have two names
 from pgas.kernels.compiler.told import fitted, telling

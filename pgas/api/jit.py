@@ -439,6 +439,8 @@ def _value(value: Any, names: tuple[str, ...], seen: set[Any]) -> list[bytes]:
     if isinstance(value, enum.EnumType):
         members: Any = value.__members__
         return [part for name, member in members.items() for part in (name.encode(), *_value(member, names, seen))]
+    if isinstance(value, teams.Handle):  # whose repr() names the members
+        return [repr(int(value)).encode()]
     if isinstance(value, (int, float, complex, str, bytes, bool, type(None), np.generic, np.dtype)):
         return [repr(value).encode()]
     if isinstance(value, tuple):

@@ -4,8 +4,8 @@ A team is an ordered set of PEs, whose members have numbers from 0 on. Four team
 TEAM_NODE and TEAM_SAME_LOCAL. The host makes others, of members of an existing team, and destroys them; the calls are collective. A PE that
 is not a member gets None for a team. Unless the parent has all PEs of the job, a call first waits for this PE's kernels.
 
-On the host a team is a Team. A kernel takes it as an argument, or names a predefined one; there it is an integer, the same on every member.
-A launch refuses a team that was destroyed.
+On the host a team is a Team, whose text has its name and members. A kernel takes it as an argument, or names a predefined one; there it is
+an integer, the same on every member. A launch refuses a team that was destroyed.
 
 A team takes memory beside the heap on its members, for PGAS_CHANNELS channels or those asked for with ``channels=``. There is room for
 PGAS_MAX_TEAMS teams of all PEs, the predefined ones included, or for more teams that are smaller or have fewer channels. ``python -m pgas
@@ -21,7 +21,7 @@ import numpy as np
 
 from pgas.api import host_collectives
 from pgas.api.host_only import host_only
-from pgas.base.errors import BootstrapError, HeapError
+from pgas.base.errors import BootstrapError, HeapError, PgasError
 from pgas.job import runtime
 from pgas.job.memory import teams
 from pgas.job.memory.array import caller
@@ -94,10 +94,16 @@ class Team(teams.Handle):
         raise TypeError(f"team {int(self)} cannot be pickled, as its number may be another team's elsewhere: send team.pes")
 
     def __repr__(self) -> str:
-        return f"<pgas.Team {teams.named(int(self))}>"
+        """The team's name, and its members if there is a job."""
+        name = teams.named(int(self)).removeprefix("team ")
+        if not runtime.active() and self._record is None:
+            return f"<pgas.Team {name}>"
+        try:
+            return f"<pgas.Team {name}: PEs {teams.listed(self.pes)}>"
+        except PgasError:
+            return f"<pgas.Team {name}: destroyed, or of an earlier job>"
 
-    def __str__(self) -> str:  # what the compiler writes into code where a kernel names a team
-        return str(int(self))
+    __str__ = __repr__
 
 
 #: The team of all PEs.
@@ -148,7 +154,8 @@ def team_split_strided(parent: Team, start: int, stride: int, size: int, *, chan
     chosen = [start + i * stride for i in range(max(size, 0))]
     if size < 1 or (stride == 0 and size > 1) or not all(0 <= i < len(members) for i in (chosen[0], chosen[-1])):
         raise ValueError(
-            f"pgas.team_split_strided: start={start}, stride={stride}, size={size} must name members of {parent!r}, 0 to {len(members) - 1}"
+            f"pgas.team_split_strided: start={start}, stride={stride}, size={size} must name members of "
+            f"{teams.named(int(parent))}, 0 to {len(members) - 1}"
         )
     return _made(call, parent, tuple(members[i] for i in chosen), channels)
 
@@ -254,7 +261,7 @@ def team_destroy(team: Team | None) -> None:
         return
     _team("team_destroy", "team", team)
     if int(team) < len(teams.PREDEFINED):
-        raise ValueError(f"pgas.team_destroy: {team!r} is predefined")
+        raise ValueError(f"pgas.team_destroy: {teams.named(int(team))} is predefined")
     job = runtime.current()
     call = f"pgas.team_destroy(team {int(team)})"
     job.complete("pgas.team_destroy")

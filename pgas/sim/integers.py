@@ -8,6 +8,7 @@ NumPy's int64, float32 and float64 follow these rules among each other, so they 
 do not (int32 + int32 is an int32, uint64 + int64 a float64, True + True is True), so kernels have the classes of this module instead.
 """
 
+import enum
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -267,6 +268,8 @@ def typed(value: Any) -> Any:
         return tuple([typed(item) for item in value])
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*[typed(item) for item in value])
+    if isinstance(value, int) and not isinstance(value, (enum.Enum, Integer)):
+        return int64(int(value))  # of a class with a text of its own, such as a team
     return element(value)
 
 

@@ -212,6 +212,10 @@ def _float(value: Any = 0) -> Any:
     return value if type(value) is np.float32 else np.float64(value)
 
 
+def _print(*values: Any, **kwargs: Any) -> None:
+    print(*[typed(value) for value in values], **kwargs)
+
+
 def _len(of: Any) -> Any:
     return int64(len(of))
 
@@ -255,6 +259,7 @@ _BUILTINS = dict(builtins.__dict__) | {
     "float": _Type("float", (), {"make": staticmethod(_float), "of": (float, np.floating)}),
     "bool": _Type("bool", (), {"make": staticmethod(boolean), "of": (boolean, bool, np.bool_)}),
     "len": _len,
+    "print": _print,
     "round": _round,
     "min": _extreme(min),
     "max": _extreme(max),

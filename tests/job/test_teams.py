@@ -3,6 +3,8 @@
 import jobs
 from jobs import INIT
 
+import pgas
+
 job = jobs.job
 
 SUB = INIT + "sub = pgas.team_create([0, 1])\n"
@@ -63,3 +65,31 @@ def test_a_row_whose_column_has_no_room(job):
     """team_split_2d makes the row first; it is gone when the column fails."""
     ended = job(INIT + NO_ROOM, npes=2, PGAS_MAX_TEAMS="8")
     assert [ended.only_line(pe) for pe in (0, 1)] == ["True True"] * 2, ended
+
+
+TEXTS = """
+TEAM_NODE = pgas.TEAM_NODE
+@pgas.jit
+def numbers(team, out):
+    out[0], out[1], out[2], out[3] = team, pgas.TEAM_SHARED, TEAM_NODE, TEAM_NODE + 1
+    print(team, TEAM_NODE, "here")
+team, out = pgas.team_create([1, 0]), pgas.zeros(4, np.int64)
+numbers[1, 1](team, out)
+pgas.synchronize()
+texts = [f"{pgas.TEAM_WORLD}", str(pgas.TEAM_SAME_LOCAL), repr([team]), f"{team:d}"]
+pgas.team_destroy(team)
+say(f"PE {me}: {texts} {team} {out.copy_to_host().tolist()}")
+"""
+
+
+def test_a_team_says_what_it_is(job):
+    """To people; to the compiler, and in kernels, it is a number."""
+    ended = job(INIT + TEXTS, npes=2)
+    for pe in (0, 1):
+        texts = ["<pgas.Team TEAM_WORLD: PEs 0, 1>", f"<pgas.Team TEAM_SAME_LOCAL: PEs {pe}>", "[<pgas.Team 4: PEs 1, 0>]", "4"]
+        assert ended.only_line(pe) == f"{texts} <pgas.Team 4: destroyed, or of an earlier job> [4, 1, 2, 3]", ended
+    assert ended.out.count("4 2 here\n") == 2, ended
+
+
+def test_a_team_without_a_job():
+    assert (str(pgas.TEAM_NODE), f"{pgas.TEAM_WORLD}", int(pgas.TEAM_NODE)) == ("<pgas.Team TEAM_NODE>", "<pgas.Team TEAM_WORLD>", 2)

@@ -156,6 +156,7 @@ ACCEPTED = [
     "pgas.ptr(t, i)[0, 1] = 2",
     "pgas.barrier_all_block()",
     "pgas.sync_all_warp()",
+    "s[0] = pgas.TEAM_SHARED + pgas.team_n_pes(pgas.TEAM_NODE)",
 ]
 
 PROGRAM = """
