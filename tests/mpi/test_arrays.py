@@ -161,7 +161,9 @@ def test_dtypes_by_name(heap):
         array = heap.full(3, 2, dtype)
         assert array.dtype == np.dtype(name)
         assert array.copy_to_host().astype(float).tolist() == [2, 2, 2]
-    assert heap.array([1, 2.5], "bfloat16").copy_to_host().astype(float).tolist() == [1, 2.5]
+    some = heap.array([1, 2.5], "bfloat16")
+    assert some.copy_to_host().astype(float).tolist() == [1, 2.5]
+    assert (np.asarray(some).dtype, np.asarray(some).astype(float).tolist()) == ("bfloat16", [1, 2.5])
     for dtype in ("bfloat17", 3, TorchDtype("qint8")):
         with pytest.raises(TypeError, match=r"^dtype must be a NumPy dtype or .*, such as bfloat16, not (bfloat17|3|torch\.qint8)$"):
             pgas.zeros(3, dtype)

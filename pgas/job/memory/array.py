@@ -269,9 +269,13 @@ if SIMULATOR:
                 "version": 3,
             }
 
-        @property
-        def __array_interface__(self) -> dict[str, Any]:
-            return dict(self._ary.__array_interface__)
+        if not TYPE_CHECKING:  # for type checkers, every name would exist
+
+            def __getattr__(self, name: str) -> Any:
+                # NumPy's interfaces have no names for the dtypes of ml_dtypes; without them np.asarray() calls __array__().
+                if name in ("__array_interface__", "__array_struct__") and self._ary.dtype.isbuiltin == 2:
+                    raise AttributeError(name)
+                return super().__getattr__(name)
 
         def _view(self, ary: np.ndarray) -> "SymmetricArray":
             return SymmetricArray(ary, self.stream, self._block)
