@@ -78,6 +78,8 @@ TABLE = {
                          "pgas.{function}: op must be pgas.SUM, PROD, MIN, MAX, AND, OR or XOR itself, not {found}"),
     "reduction": Refusal("an op that elements do not have", _COMPILED,
                          "pgas.{function}: {op} of elements of type {dtype}; it takes {allowed}"),
+    "only copied": Refusal("reductions, scans, atomics, waits and tests of float8 elements", _COMPILED,
+                           "pgas.{function}: elements of type {dtype} can be copied, but not computed with or compared"),
     "pairs": Refusal("maxloc and minloc of anything but rows of value and location", _COMPILED,
                      "pgas.{function}: {name} must be a C-contiguous array of shape (n, 2), of 32 or 64 bits, not {found}"),
     # Values of operands --------------------------------------------------------------------------------------------------------

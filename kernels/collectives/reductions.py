@@ -163,6 +163,7 @@ def _reducing(plain: str, scope: Scope, request_of: Any, perform_of: Callable[..
 
     def typing(team: Any, dest: Any, source: Any, op: Any, channel: Any = 0) -> Any:
         unit, which = pair(name, team, dest, source, channel), operation_of(name, op)
+        operands.computable(name, dest.dtype)
         combine = reduction(name, which, dest.dtype)
         request, contiguous = request_of(name, element_size(dest.dtype)), operands.contiguous(name, dest=dest, source=source)
         strategy = by_strategy(perform_of(scope, unit, which, dest.dtype, combine))
@@ -205,6 +206,7 @@ def best(plain: str, scope: Scope, *, least: bool) -> Callable[..., Any]:
 
     def typing(team: Any, dest: Any, source: Any, channel: Any = 0) -> Any:
         unit = pair(name, team, dest, source, channel)
+        operands.computable(name, dest.dtype)
         for argument, array in (("dest", dest), ("source", source)):
             if array.ndim != 2 or array.layout == "F" or not has_locations(numpy_dtype(array.dtype)):
                 refuse("pairs", function=name, name=argument, found=operands.described(array))

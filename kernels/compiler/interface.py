@@ -100,6 +100,9 @@ class Backend(Protocol):
     def has_type(self, dtype: Any) -> bool:
         """Whether kernels can have elements of this NumPy dtype."""
 
+    def is_float8(self, dtype: Any) -> bool:
+        """Whether elements of this type, of NumPy or the compiler, are float8, which are only copied."""
+
     # Public names ---------------------------------------------------------------------------------------------------------------
 
     def overload(self, stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:

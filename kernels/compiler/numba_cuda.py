@@ -38,9 +38,7 @@ from pgas.kernels.compiler import numba_cuda_values as numba_cuda_values  # whic
 from pgas.kernels.compiler.interface import Key
 from pgas.kernels.compiler.told import compiling as compiling  # a member of the interface, as are those below that have two names
 from pgas.kernels.compiler.told import fitted, telling
-from pgas.sim.dtypes import element_size as element_size
-from pgas.sim.dtypes import has_type as has_type
-from pgas.sim.dtypes import numpy_dtype as numpy_dtype
+from pgas.sim import dtypes
 
 KernelTypeError: type[Exception] = NumbaTypeError
 
@@ -79,6 +77,7 @@ class DeviceArray(DeviceNDArray):  # type: ignore[misc, no-any-unimported]
 
 
 packages: tuple[str, ...] = ("numba",)
+element_size, has_type, is_float8, numpy_dtype = dtypes.element_size, dtypes.has_type, dtypes.is_float8, dtypes.numpy_dtype
 u32, u64, i64 = types.uint32, types.uint64, types.int64
 #: A typed global costs the compiler less than a conversion of a literal at every use.
 constant: Any = np.uint64

@@ -1,13 +1,25 @@
-"""Values that numba-cuda does not know by itself: integers with a text of their own, such as teams, as constants."""
+"""Values that numba-cuda does not know by itself: elements of float8 types, and integers with a text of their own as constants."""
 
 import functools
 from collections.abc import Callable
 from typing import Any
 
+from llvmlite import ir
 from numba.cuda import types
+from numba.cuda.extending import models, register_model
 from numba.cuda.target import CUDATargetContext
 
+from pgas.sim.dtypes import Float8
+
 __all__: list[str] = []
+
+
+@register_model(Float8)
+class _Float8Model(models.PrimitiveModel):  # type: ignore[misc, no-any-unimported]
+    """Eight bits in registers and in memory."""
+
+    def __init__(self, manager: Any, float8: Any) -> None:
+        super().__init__(manager, float8, ir.IntType(8))
 
 
 def _of_plain_integers(constant: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,6 +9,8 @@ from typing import Any
 import numba
 import numba_cuda
 
+from pgas.sim.dtypes import ONLY_COPIED
+
 __all__ = ["reason"]
 
 #: Folders with code that is not the user's.
@@ -27,6 +29,7 @@ _SENTENCES = (
     (r"set_try_status", "kernels cannot have try and except"),
     (r"terminator_types|The 'with ", "kernels cannot have with"),
     (r"'build_(\w+)'|Unknown attribute '\w+' of type (list)|\(List\(", "kernels cannot have lists, sets, and dicts; use cuda.local.array"),
+    (r"(?:No implementation of function [\s\S]*?\n\s*>>> .*?|Cannot (?:unify|cast) .*?|unimplemented .*?)\b(float8_\w+)", ONLY_COPIED),
     (r"No implementation of function Function\(<class 'str'>\)", "kernels cannot make strings of numbers, such as f-strings"),
     (r"Unknown attribute '(\w+)' of type Module\(<module '([\w.]+)'", "kernels cannot use {1}.{0}"),
     (r"No implementation of function [\s\S]*?\n\s*>>> (.*)", "there is no {0} in kernels"),

@@ -17,6 +17,7 @@ from pgas.sim.arrays import DeviceArray as DeviceArray  # a member of the interf
 from pgas.sim.arrays import KernelArray, array_at, is_array, ndarray_of
 from pgas.sim.dtypes import element_size as element_size
 from pgas.sim.dtypes import has_type as has_type
+from pgas.sim.dtypes import is_float8 as is_float8
 from pgas.sim.dtypes import numpy_dtype as numpy_dtype
 from pgas.sim.integers import PLAIN, from_device
 from pgas.sim.typing import cuda as cuda

@@ -97,6 +97,7 @@ def _performing(name: str, dest: Any, idx: Any, pe: Any, **given: Any) -> Any:
     """Check the operand types and make ``perform(dest, idx, value, compare, pe)``."""
     atomic = ATOMICS[name]
     operands.subscript(name, "dest", dest, idx)
+    operands.computable(name, dest.dtype)
     integer, floating = isinstance(dest.dtype, types.Integer), isinstance(dest.dtype, types.Float) or dest.dtype == types.bfloat16
     if not (integer or (atomic.floats and floating)) or element_size(dest.dtype) not in (2, 4, 8):
         refuse("atomic", function=name, dtype=dest.dtype, allowed="integers or floats" if atomic.floats else "integers")

@@ -10,11 +10,12 @@ from typing import Any
 from pgas.base.backend import SIMULATOR
 from pgas.kernels import layout, operation, state, window
 from pgas.kernels.codes import CONSTANTS
-from pgas.kernels.compiler import address_of, constant, device, element_size, i64, numpy_dtype, ptx, types, u64
+from pgas.kernels.compiler import address_of, constant, device, element_size, i64, is_float8, numpy_dtype, ptx, types, u64
 from pgas.kernels.refusals import choices, refuse
 
 __all__ = [
-    "C_ORDER", "array", "checking", "code", "contiguous", "described", "integer", "is_none", "one_dimension", "same_elements", "scalar",
+    "C_ORDER", "array", "checking", "code", "computable", "contiguous", "described", "integer", "is_none", "one_dimension", "same_elements",
+    "scalar",
     "some_element", "subscript", "unit",
 ]  # fmt: skip
 
@@ -64,6 +65,12 @@ def array(function: str, name: str, argument: Any) -> None:
     """Refuse an argument that is not an array. Whether it is contiguous, contiguous() checks."""
     if not isinstance(argument, types.Array):
         refuse("no array", function=function, name=name, found=described(argument))
+
+
+def computable(function: str, dtype: Any) -> None:
+    """Refuse elements that are only copied."""
+    if is_float8(dtype):
+        refuse("only copied", function=function, dtype=dtype)
 
 
 def same_elements(function: str, dest: Any, source: Any) -> Any:

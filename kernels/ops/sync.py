@@ -85,6 +85,7 @@ def signal_wait_until(sig: Any, idx: Any, cmp: Any, value: Any) -> Any:
 
 def awaitable(function: str, name: str, array: Any) -> None:
     """Refuse elements of a type that waits do not support."""
+    operands.computable(function, array.dtype)
     if not isinstance(array.dtype, types.Integer) or element_size(array.dtype) < 2:
         refuse("awaited", function=function, name=name, dtype=array.dtype)
 

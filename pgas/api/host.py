@@ -196,7 +196,9 @@ def empty(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) ->
 
     Args:
         shape: int or tuple of ints; may contain zeros.
-        dtype: NumPy dtype of plain numbers that Numba has, or records of them, or its name; bfloat16 is that of ml_dtypes.
+        dtype: NumPy dtype of plain numbers that Numba has, or records of them, or its name; bfloat16 and the float8 types, such as
+            float8_e4m3fn, are those of ml_dtypes. Elements of float8 types can only be copied: kernels, reductions, and atomics do not
+            compute with them. ``array.view(np.uint8)`` has their bits.
         alignment: in bytes, a power of two; the actual alignment is at least 512.
 
     Raises:

@@ -30,6 +30,7 @@ from pgas.kernels import layout, refusals
 from pgas.kernels.codes import OPERATIONS, Reduction
 from pgas.kernels.collectives import movement as collectives
 from pgas.kernels.collectives.operators import has_locations, lacking
+from pgas.kernels.compiler import is_float8
 from pgas.kernels.compiler.binding import HOST_FORMS, device_function
 from pgas.kernels.scope import BLOCK
 
@@ -95,6 +96,8 @@ def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
             raise TypeError(refusals.words("row of integers", function=name, name=argument, found=found))
         if row.size < n:
             raise ValueError(refusals.words("misfit", who=who, operand=argument, found=row.size, wanted=n, size=n))
+    if ("op" in values or name in ("maxloc", "minloc")) and is_float8(dest.dtype):
+        raise TypeError(refusals.words("only copied", function=name, dtype=dest.dtype))
     if name == "alltoall" and source.size % n:
         raise ValueError(refusals.words("no multiple", who=who, wanted=source.size, size=n))
     not_in_place = _NOT_IN_PLACE.get(name)

@@ -43,7 +43,7 @@ from pgas.job.memory.heap import Block
 from pgas.job.paths import streams
 from pgas.kernels import layout, refusals
 from pgas.kernels.codes import Comparison, SignalOp
-from pgas.kernels.compiler import cuda
+from pgas.kernels.compiler import cuda, is_float8
 from pgas.kernels.compiler.binding import HOST_FORMS
 
 if not SIMULATOR:
@@ -286,6 +286,8 @@ def _one_thread(function: Callable[..., Any], result: type[int] | None = None) -
             for name in ("value", "cond"):
                 if name in values:
                     check_value(title, name, values[name], dtype, integral=title in _INTEGRAL)
+            if title == "p" and is_float8(dtype):  # kernels take no such numbers as arguments
+                values["dest"], values["value"] = values["dest"].view(np.uint8), int(np.array(values["value"], dtype).view(np.uint8))
         if "pe" in names:
             job.check_pe(title, values["pe"])
         kernel = _calling(function, arguments=bool(names), returns=returns)

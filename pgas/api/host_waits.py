@@ -16,6 +16,7 @@ from pgas.base import parameters
 from pgas.job import runtime
 from pgas.kernels import refusals
 from pgas.kernels.codes import Comparison
+from pgas.kernels.compiler import is_float8
 from pgas.kernels.compiler.binding import HOST_FORMS
 
 __all__ = ["bind"]
@@ -66,6 +67,8 @@ def _ivars(title: str, array: Any) -> Operand:
     ivars = Operand.of(title, "ivars", array)
     if len(ivars.shape) != 1:
         raise TypeError(refusals.words("row", function=title, name="ivars", count=len(ivars.shape)))
+    if is_float8(ivars.dtype):
+        raise TypeError(refusals.words("only copied", function=title, dtype=ivars.dtype))
     if ivars.dtype.kind not in "iu" or ivars.dtype.itemsize < 2:
         raise TypeError(refusals.words("awaited", function=title, name="ivars", dtype=ivars.dtype))
     ivars.check_symmetric(runtime.current())

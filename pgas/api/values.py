@@ -27,7 +27,7 @@ def check_value(function: str, name: str, value: Any, dtype: np.dtype, *, integr
             return
     if integral and (not isinstance(value, (int, np.integer)) or isinstance(value, bool)):
         raise TypeError(refusals.words("no integer", function=function, name=name, found=_shown(value)))
-    if not isinstance(value, (int, float, complex, np.number, np.bool, dtype.type)) or (np.iscomplexobj(value) and dtype.kind in "biuf"):
+    if not isinstance(value, (int, float, complex, np.number, np.bool, dtype.type)) or (np.iscomplexobj(value) and dtype.kind != "c"):
         raise TypeError(refusals.words("other value", function=function, name=name, value=f"of type {type(value).__name__}", dtype=dtype))
     if dtype.kind in "iu":
         low, high = _bounds(dtype)

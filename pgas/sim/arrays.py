@@ -7,6 +7,8 @@ import numpy as np
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
 
 from pgas.sim import activity, engine
+from pgas.sim.dtypes import FLOAT8
+from pgas.sim.float8 import assigned, copied
 from pgas.sim.integers import ELEMENTS, element, wrapped
 
 __all__ = [
@@ -59,11 +61,15 @@ class KernelArray(FakeWithinKernelCUDAArray):  # type: ignore[misc]  # numba is 
             return KernelArray(FakeCUDAArray(value))  # a reference: stores to its fields go to the array
         count_read()
         cls = ELEMENTS.get(type(value))  # element(), without a call
-        return value if cls is None else int.__new__(cls, value)
+        if cls is None:
+            return value
+        return copied(value) if cls.only_copied else int.__new__(cls, value)
 
     def __setitem__(self, idx: Any, value: Any) -> None:
         activity.stores += 1
-        store(self._ary, idx, ndarray_of(value) if isinstance(value, (FakeWithinKernelCUDAArray, FakeCUDAArray)) else value)
+        if isinstance(value, (FakeWithinKernelCUDAArray, FakeCUDAArray)):
+            value = assigned(self._ary, ndarray_of(value))
+        store(self._ary, idx, value)
 
     @property
     def shape(self) -> Any:
@@ -111,6 +117,8 @@ class SharedArray(LocalArray):
 
 def store(array: np.ndarray[Any, Any], idx: Any, value: Any) -> None:
     """Assign ``array[idx] = value``; integers wrap."""
+    if array.dtype in FLOAT8:
+        value = assigned(array, value)
     try:
         array[idx] = value
     except OverflowError:

@@ -14,7 +14,9 @@ from numba.np import numpy_support as core_numpy
 
 from pgas.sim import activity, engine, mem
 from pgas.sim.arrays import ATOMIC_READS, LocalArray, SharedArray, count_read, ndarray_of, store
+from pgas.sim.dtypes import FLOAT8
 from pgas.sim.engine import FULL_MASK, WARP_SIZE
+from pgas.sim.float8 import only_copied
 from pgas.sim.integers import CLASSES, Integer, element, int64, wrapped
 from pgas.sim.kernel_code import STAND_INS, value_of
 from pgas.sim.model import SHARED_PER_BLOCK
@@ -48,7 +50,9 @@ def _dtype(dtype: Any) -> np.dtype[Any]:
         return np.dtype(cuda_numpy.as_dtype(dtype))
     if isinstance(dtype, core_types.Type):
         return np.dtype(core_numpy.as_dtype(dtype))
-    return np.dtype(dtype)
+    if (plain := np.dtype(dtype)) in FLOAT8:
+        raise TypeError(f"unsupported type: {plain}")  # numba-cuda's words
+    return plain
 
 
 class _Shared:
@@ -106,6 +110,8 @@ class _Atomic:
 
 def _element_of(dtype: np.dtype[Any], value: Any) -> Any:
     """A number as a NumPy scalar of this dtype; integers wrap."""
+    if dtype in FLOAT8:
+        raise only_copied(dtype)
     return dtype.type(wrapped(value, dtype) if dtype.kind in "iu" else value)
 
 

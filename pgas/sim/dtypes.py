@@ -7,7 +7,31 @@ from numba.core.errors import NumbaError  # of numba-cuda, too
 from numba.cuda import types
 from numba.cuda.np import numpy_support
 
-__all__ = ["element_size", "has_type", "numpy_dtype"]
+__all__ = ["FLOAT8", "ONLY_COPIED", "Float8", "element_size", "has_type", "is_float8", "numpy_dtype"]
+
+#: What is said of anything that a kernel does with a float8 element but copy it.
+ONLY_COPIED = (
+    "kernels can copy elements of type {} to arrays of the same type, but not compute with them or convert them; "
+    "array.view(np.uint8) has their bits"
+)
+
+
+class Float8(types.Type):  # type: ignore[misc, no-any-unimported]
+    """A float8 type of ml_dtypes, named like its dtype. It is not a Number, so that the compiler has no operator and no cast for it."""
+
+    bitwidth = 8  # of records' arrays, which are refused in the words for all elements that Numba lacks
+
+
+#: The types of float8 elements, by dtype. numba-cuda imports ml_dtypes for bfloat16; None: it is not installed.
+FLOAT8: dict[np.dtype[Any], Float8] = {
+    np.dtype(getattr(numpy_support.ml_dtypes, name)): Float8(name) for name in dir(numpy_support.ml_dtypes) if name.startswith("float8_")
+}
+numpy_support.FROM_DTYPE.update(FLOAT8)
+
+
+def is_float8(dtype: Any) -> bool:
+    """Whether elements of this type, of NumPy or the compiler, are float8."""
+    return isinstance(dtype, Float8) or dtype in FLOAT8
 
 
 def element_size(dtype: Any) -> int:
@@ -17,6 +41,8 @@ def element_size(dtype: Any) -> int:
 
 def numpy_dtype(dtype: Any) -> np.dtype[Any]:
     """Return the NumPy dtype of a scalar or record type; uint16 for bfloat16, which NumPy has not."""
+    if isinstance(dtype, Float8):
+        return np.dtype(dtype.name)  # ml_dtypes registers its names
     return np.dtype(np.uint16 if dtype == types.bfloat16 else numpy_support.as_dtype(dtype))
 
 

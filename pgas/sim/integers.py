@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from pgas.sim.float8 import COPIED, copied, only_copied
+
 __all__ = [
     "CLASSES", "ELEMENTS", "PLAIN", "Integer", "boolean", "element", "from_device", "int64", "int64s", "plain", "tagged", "typed",
     "wrapped",
@@ -41,6 +43,7 @@ class Integer(int):
     __array_priority__ = 1e6  # NumPy's scalars leave the operator to this class
     bits: int
     signed: bool
+    only_copied = False
     small: bool  # exact in a float32, so that Numba computes with it in float32
     dtype: np.dtype[Any]
     __hash__ = int.__hash__
@@ -246,13 +249,15 @@ def _known(cls: type[Integer]) -> Callable[[Any], Any]:
 
 
 #: From the type of an element of NumPy to the class that stands for it in kernels.
-ELEMENTS: dict[type, type[Integer]] = CLASSES | {np.bool_: boolean}
+ELEMENTS: dict[type, Any] = CLASSES | COPIED | {np.bool_: boolean}
 
 
 def element(value: Any) -> Any:
     """Return the kernel's value for an element that was read from an array of NumPy."""
     cls = ELEMENTS.get(type(value))
-    return value if cls is None else int.__new__(cls, value)
+    if cls is None:
+        return value
+    return copied(value) if cls.only_copied else int.__new__(cls, value)
 
 
 def typed(value: Any) -> Any:
@@ -268,6 +273,8 @@ def typed(value: Any) -> Any:
         return tuple([typed(item) for item in value])
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*[typed(item) for item in value])
+    if kind in COPIED:
+        raise only_copied(value.dtype)  # numba-cuda has no arguments and no constants of such types
     if isinstance(value, int) and not isinstance(value, (enum.Enum, Integer)):
         return int64(int(value))  # of a class with a text of its own, such as a team
     return element(value)
@@ -289,8 +296,9 @@ tagged: dict[np.dtype[Any], type[Tagged]] = {
 }
 #: From the type of a kernel's integer to what makes one of Python.
 PLAIN: dict[type, Callable[[Any], Any]] = dict.fromkeys((*CLASSES.values(), np.int64), int) | {boolean: bool}
+PLAIN |= {cls: operator.attrgetter("scalar") for cls in COPIED.values()}
 _FROM_DEVICE: dict[type, Callable[[Any], Any]] = dict.fromkeys((bool, np.bool_), boolean) | {int: int64}
-_FROM_DEVICE |= {kind: _known(kind.of) for kind in tagged.values()}
+_FROM_DEVICE |= {kind: _known(kind.of) for kind in tagged.values()} | dict.fromkeys(COPIED, copied)
 
 
 def plain(value: Any) -> Any:

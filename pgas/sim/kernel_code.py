@@ -18,6 +18,7 @@ from numba.core.dispatcher import Dispatcher
 from numba.cuda import types as cuda_types
 
 from pgas.sim.arrays import LocalArray
+from pgas.sim.float8 import COPIED
 from pgas.sim.integers import CLASSES, Integer, boolean, from_device, int64, int64s, plain, typed
 from pgas.sim.operators import OPERATORS, rewritten
 
@@ -113,7 +114,7 @@ class _Module:
 
 
 _DTYPES = {bool: np.bool_, int: np.int64, float: np.float64}
-_CASTS: dict[Any, Any] = {**CLASSES, np.int64: _Int64, np.bool_: boolean}
+_CASTS: dict[Any, Any] = {**CLASSES, **COPIED, np.int64: _Int64, np.bool_: boolean}
 _functions: WeakKeyDictionary[Any, FunctionType] = WeakKeyDictionary()
 
 

@@ -10,6 +10,7 @@ from numba.cuda import types
 from numba.cuda.np import numpy_support
 
 from pgas.sim.arrays import is_array, ndarray_of
+from pgas.sim.float8 import Element
 from pgas.sim.integers import Integer
 
 __all__ = ["cuda", "type_of", "types"]
@@ -31,7 +32,7 @@ def type_of(value: Any) -> Any:
         return types.Array(numpy_support.from_dtype(array.dtype), array.ndim, layout, aligned=array.flags.aligned)
     if isinstance(value, enum.IntEnum):
         return types.IntEnumMember(type(value), types.int64)
-    if isinstance(value, (np.generic, Integer)):
+    if isinstance(value, (np.generic, Integer, Element)):
         return numpy_support.from_dtype(value.dtype)
     if isinstance(value, str):
         return types.unicode_type

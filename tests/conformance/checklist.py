@@ -184,6 +184,7 @@ CHAPTERS = {
             "slices with gaps are refused by name",
             "arrays of two dimensions",
             "bfloat16",
+            "float8",
             "any order of garbage collection",
             "fork and atexit",
             "compiled code in other processes",

@@ -682,6 +682,66 @@ def test_bfloat16(heap):
 
 
 @pgas.jit
+def all_copies(dest, source, sig, pe):
+    """Fill a row of dest with each function."""
+    i = cuda.threadIdx.x
+    pgas.put_block(dest[0], source, pe)
+    pgas.get_block(dest[1], source, pe)
+    pgas.p(dest, (2, i), source[i], pe)
+    dest[3, i] = pgas.g(source, i, pe)
+    pgas.iput_block(dest[4], source, 1, 2, pe)
+    pgas.iget_warp(dest[5], source, 2, 1, pe)
+    pgas.put_nbi_block(dest[6], source, pe)
+    quiet()
+    cuda.syncthreads()
+    pgas.put_signal_block(dest[7], source, sig, 0, 1, SIGNAL_ADD, pe)
+    signal_wait_until(sig, 0, GE, 1)
+
+
+@pgas.jit
+def all_moves(team, gathered, collected, spread, exchanged, parts, source, counts, displs):
+    pgas.fcollect_block(team, gathered, source)
+    pgas.collect_block(team, collected, source[: 3 + pgas.my_pe()])
+    pgas.broadcast_block(team, spread, source, 0)
+    pgas.alltoall_block(team, exchanged, source[: 4 * pgas.n_pes()])
+    pgas.alltoallv_block(team, parts, counts, displs, source, counts, displs)
+
+
+@checklist("L", "float8")
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"])
+def test_float8(heap, name):
+    """Bits arrive unchanged, also those of NaNs. ml_dtypes has the types."""
+    pytest.importorskip("ml_dtypes", reason="capability missing: ml_dtypes, without which NumPy has no float8")
+    me, n, right, left = neighbours()
+    try:
+        dest = heap.zeros((8, 32), name)
+    except TypeError as error:
+        checks.refused(error)
+
+    def sent(pe):
+        return ((np.arange(32) * 37 + pe * 11 + 120) % 256).astype(np.uint8)
+
+    source, sig = heap.array(sent(me).view(name), name), heap.zeros(1, np.uint64)
+    pgas.barrier_all()
+    all_copies[1, 32](dest, source, sig, right)
+    expected = np.zeros((8, 32), np.uint8)
+    expected[[0, 2, 6, 7]], expected[[1, 3]] = sent(left), sent(right)
+    expected[4, :16], expected[5, ::2] = sent(left)[::2], sent(right)[:16]
+    equal(dest, expected.view(name))
+    whole, some = [heap.zeros(n * 32, name) for _ in range(2)], [heap.zeros(32, name) for _ in range(3)]
+    counts, displs = heap.full(n, 2, np.int64), heap.array(np.arange(n) * 3)
+    pgas.launch(all_moves, 1, 32, (pgas.TEAM_WORLD, *whole, *some, source, counts, displs))
+    ends, parts = [np.concatenate([sent(pe)[: 3 + pe] for pe in range(n)]), np.zeros(32, np.uint8)], np.zeros(32, np.uint8)
+    ends[1][: 4 * n] = np.concatenate([sent(pe)[4 * me : 4 * me + 4] for pe in range(n)])
+    for pe in range(n):
+        parts[3 * pe : 3 * pe + 2] = sent(pe)[3 * me : 3 * me + 2]
+    equal(whole[0], np.concatenate([sent(pe) for pe in range(n)]).view(name), "fcollect")
+    equal(whole[1], np.pad(ends[0], (0, 32 * n - ends[0].size)).view(name), "collect")
+    for array, bits, what in zip(some, (sent(0), ends[1], parts), ("broadcast", "alltoall", "alltoallv"), strict=True):
+        equal(array, bits.view(name), what)
+
+
+@pgas.jit
 def rows_and_elements(dest, source, pe):
     """Send a row with put, a column with p, the corner with an atomic."""
     i = cuda.threadIdx.x

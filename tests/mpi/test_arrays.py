@@ -173,7 +173,7 @@ def test_dtypes_that_kernels_lack(heap):
     """They are refused at once: no function in a kernel could take such an array."""
     words = " cannot live on the symmetric heap: Numba has no type for such elements (the byte order must be native; "
     records, of_bfloat16 = [("i", np.int32), ("of", [("f", ">f4", 2)])], np.dtype([("b", "bfloat16")])
-    for dtype in (">i4", np.longdouble, np.clongdouble, "V8", "float8_e4m3fn", np.dtype(records), of_bfloat16):
+    for dtype in (">i4", np.longdouble, np.clongdouble, "V8", "float4_e2m1fn", np.dtype(records), of_bfloat16):
         with pytest.raises(TypeError) as refused:
             pgas.zeros(3, dtype)
         assert str(refused.value).startswith(f"arrays of {np.dtype(dtype)}{words}")

@@ -45,6 +45,20 @@ def test_bfloat16(heap):
     assert (tensor.code, tensor.bits, tensor.lanes) == (4, 16, 1)  # kDLBfloat
 
 
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("e3m4", 7), ("e4m3", 8), ("e4m3b11fnuz", 9), ("e4m3fn", 10), ("e4m3fnuz", 11), ("e5m2", 12), ("e5m2fnuz", 13), ("e8m0fnu", 14)],
+)
+def test_float8(heap, name, code):
+    """By dlpack.h of version 1.1. A reader that does not know them takes the bits."""
+    array = heap.zeros((3, 4), f"float8_{name}")
+    capsule = array.__dlpack__()
+    tensor = dlpack._ManagedTensor.from_address(dlpack._pointer(id(capsule), b"dltensor")).tensor
+    assert (tensor.code, tensor.bits, tensor.lanes) == (code, 8, 1)
+    if pgas.SIMULATOR:
+        assert np.shares_memory(np.from_dlpack(array.view(np.uint8)), np.asarray(array))
+
+
 @needs_numpy
 def test_nothing_is_kept_when_readers_are_gone(heap):
     array = heap.zeros(10)

@@ -77,8 +77,8 @@ def dtype_of(dtype: Any) -> np.dtype:
         TypeError: it is not a dtype, or not allowed on the heap.
     """
     name = str(dtype).removeprefix("torch.")  # PyTorch has the names of NumPy
-    if name == "bfloat16":
-        importlib.import_module("ml_dtypes")  # registers that name with NumPy
+    if name == "bfloat16" or name.startswith("float8_"):
+        importlib.import_module("ml_dtypes")  # registers those names with NumPy
     try:
         dtype = np.dtype(dtype if name == str(dtype) else name)
     except TypeError:

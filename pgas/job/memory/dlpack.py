@@ -1,6 +1,7 @@
 """DLPack capsules of arrays, in version 0 of the protocol (torch.from_dlpack, cupy.from_dlpack, numpy.from_dlpack in the simulator).
 
-A capsule holds a DLManagedTensor (dlpack.h, 0.8). Its reader renames the capsule, and calls the deleter when it is done.
+A capsule holds a DLManagedTensor (dlpack.h, 0.8; the codes of float8 are those of 1.1). Its reader renames the capsule, and calls the
+deleter when it is done.
 """
 
 import ctypes
@@ -13,9 +14,12 @@ __all__ = ["CPU", "CUDA", "capsule"]
 #: DLDeviceType.
 CPU, CUDA = 1, 2
 
-#: DLDataTypeCode by NumPy's kind, and of ml_dtypes' bfloat16, whose kind is that of records.
+#: DLDataTypeCode by NumPy's kind, and by the names of ml_dtypes' types, which are not NumPy's.
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-_BFLOAT = 4
+_NAMED = {
+    "bfloat16": 4, "float8_e3m4": 7, "float8_e4m3": 8, "float8_e4m3b11fnuz": 9, "float8_e4m3fn": 10, "float8_e4m3fnuz": 11,
+    "float8_e5m2": 12, "float8_e5m2fnuz": 13, "float8_e8m0fnu": 14,
+}  # fmt: skip
 
 _NAME = b"dltensor"
 
@@ -80,7 +84,7 @@ def capsule(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtyp
     Raises:
         BufferError: DLPack has no such elements, or a stride is not a multiple of the element's size.
     """
-    code = _BFLOAT if dtype.name == "bfloat16" else _CODES.get(dtype.kind)
+    code = _NAMED.get(dtype.name, _CODES.get(dtype.kind))
     if code is None:
         raise BufferError(f"DLPack has no elements of type {dtype}")
     if any(stride % dtype.itemsize for stride in strides):
