@@ -11,13 +11,13 @@ STRIDE and TRANSPORT are fixed by the first init of a process (``freeze``), beca
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pgas.base.errors import PgasError
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 
-__all__ = ["Constants", "constants", "freeze", "remote", "slot"]
+__all__ = ["Constants", "constants", "freeze", "learn", "remote", "slot"]
 
 #: The first slot. Reservations of 64 MiB and more get this address; the range above it was free in every process tried.
 BASE = 0x6000_0000_0000
@@ -71,6 +71,7 @@ class Constants:
     near_in_row: bool = True  #: with two paths: whether each PE is near to PEs with consecutive numbers
     atomics_by_peers: bool = False  #: with two paths: whether SMs perform the atomics of near PEs (PGAS_AMO=peer)
     settles: bool = False  #: whether kernels settle what a NIC writes here (PGAS_NIC_ORDERING, paths/transport.py)
+    big_endian: bool | None = None  #: whether the NIC returns old values of 8 bytes big-endian; None before learn()
     ll_bytes: int = 0  #: bytes that a member of a team sends to another through staging, at most (PGAS_LL_BYTES)
 
     @classmethod
@@ -111,10 +112,13 @@ def freeze(wanted: Constants) -> None:
         BATCH_MASK, \
         RING_SIZE, \
         SETTLES, \
+        BIG_ENDIAN, \
         LL_BYTES, \
         STAGING_PART, \
         sharer, \
         NEAR_IN_ROW
+    if _frozen is not None and wanted.big_endian is None:
+        wanted = replace(wanted, big_endian=_frozen.big_endian)  # its own NIC is still to say so
     if _frozen is not None and _frozen != wanted:
         changed = [f"{k} was {v!r}, now {getattr(wanted, k)!r}" for k, v in vars(_frozen).items() if v != getattr(wanted, k)]
         raise PgasError(f"pgas was initialised with another configuration before in this process ({'; '.join(changed)}): start a new one")
@@ -122,10 +126,19 @@ def freeze(wanted: Constants) -> None:
     SHIFT, OFFSET_MASK = constant(STRIDE_SHIFT), constant((1 << STRIDE_SHIFT) - 1)
     NUM_QPS, DEPTH, RING_SIZE = constant(wanted.num_qps), constant(wanted.depth), constant(wanted.ring)
     SLOT_MASK, BATCH_MASK = constant(max(wanted.depth - 1, 0)), constant((1 << 32) - max(wanted.batch, 1))
-    SETTLES = wanted.settles
+    SETTLES, BIG_ENDIAN = wanted.settles, bool(wanted.big_endian)
     LL_BYTES, STAGING_PART = constant(wanted.ll_bytes), constant(2 * wanted.ll_bytes)
     NEAR_IN_ROW = wanted.near_in_row
     sharer = SHARERS.get(wanted.map_by, ptx.block_rank)
+
+
+def learn(*, big_endian: bool) -> None:
+    """Add to the frozen constants what only an open NIC tells, before this process compiles a kernel. Errors are those of freeze."""
+    global _frozen
+    wanted = replace(constants(), big_endian=big_endian)
+    if constants().big_endian is None:
+        _frozen = None
+    freeze(wanted)
 
 
 def constants() -> Constants:
@@ -144,7 +157,7 @@ _BASE = constant(BASE)
 OFFSET_MASK = constant((1 << STRIDE_SHIFT) - 1)
 SHIFT = constant(STRIDE_SHIFT)
 NUM_QPS = DEPTH = SLOT_MASK = RING_SIZE = constant(0)
-SETTLES = False
+SETTLES = BIG_ENDIAN = False
 LL_BYTES = STAGING_PART = constant(0)  #: STAGING_PART: bytes of staging for LL_BYTES, as lines (collectives/near.py)
 NEAR_IN_ROW = True
 BATCH_MASK = constant(0)  #: mask of the bits of a 32-bit index that give its batch number

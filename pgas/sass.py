@@ -128,8 +128,9 @@ _PTXAS = {
 }
 
 
-def configure(transport: str, map_by: str = "cta", *, check: bool = False, settles: bool = False) -> None:
-    """Freeze the constants: a transport, the threads that share a queue pair, whether PEs and addresses are checked, window.SETTLES."""
+def configure(transport: str, map_by: str = "cta", *, check: bool = False, settles: bool = False, big_endian: bool = False) -> None:
+    """Freeze the constants: a transport, the threads that share a queue pair, whether PEs and addresses are checked, what window says."""
     constants = CONSTANTS[transport]
     constants = dataclasses.replace(constants, check=check, settles=settles and constants.num_qps > 0)
     window.freeze(dataclasses.replace(constants, map_by=map_by) if constants.map_by else constants)
+    window.learn(big_endian=big_endian)

@@ -1,7 +1,7 @@
 """The ibrc path: kernels write requests into a ring, a thread of the host posts them to the NIC (nic/ring.py, transports/ibrc).
 
 Order is that of ibgda.py: fence is quiet, a signal is an atomic behind its data on the same queue pair. Requests are the same for every
-NIC: the proxy adds byte order, opcodes and keys. But old values of 4 bytes come big-endian, as the NIC writes them.
+NIC: the proxy adds byte order, opcodes and keys. But old values come in the byte order in which the NIC writes them (cells.py).
 
 Data that g and atomics fetch lands in host memory, like the completion. On a GPU that sees a NIC's writes out of order (window.SETTLES),
 get() and quiet() settle the data that landed in GPU memory.

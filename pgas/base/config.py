@@ -195,8 +195,8 @@ CQE_SYNDROMES = (0x01, 0x02, 0x04, 0x05, 0x06, 0x10, 0x11, 0x12, 0x13, 0x14, 0x1
 class Faults:
     """Reproducible faults of the software card.
 
-    The text form is ``seed=1,delay=0.1,late=0.5,hold=64,fail=17:0x13,fail_qpn=0x400,stop=100,atomics=split,refuse=cq_of_one``: any of
-    these, in any order.
+    The text form is ``seed=1,delay=0.1,late=0.5,hold=64,fail=17:0x13,fail_qpn=0x400,stop=100,atomics=split,atomics=big_endian,
+    refuse=cq_of_one``: any of these, in any order.
     """
 
     seed: int = 0
@@ -208,6 +208,7 @@ class Faults:
     fail_qpn: int = 0  #: the QP whose WQEs are counted for fail; 0: all
     stop: int = 0  #: the number of WQEs after which the engine stops until it is resumed; 0: never
     split_atomics: bool = False  #: the card's atomics are not atomic with those of the PEs
+    big_endian_atomics: bool = False  #: old values of 8 bytes are big-endian: the card's atomic_req_8B_endianness_mode is 0
     refuse_cq_of_one: bool = False  #: CREATE_CQ with log_cq_size 0 fails
 
     @classmethod
@@ -238,6 +239,8 @@ class Faults:
                         raise ValueError("late is at least 0 and at most 1")
                 elif word == "atomics=split":
                     values["split_atomics"] = True
+                elif word == "atomics=big_endian":
+                    values["big_endian_atomics"] = True
                 elif word == "refuse=cq_of_one":
                     values["refuse_cq_of_one"] = True
                 else:
@@ -245,7 +248,7 @@ class Faults:
             except ValueError as error:
                 raise ValueError(
                     f"'{printable(word)}' ({error}): seed=<int>, delay=<0..1>, late=<0..1>, hold=<n>, fail=<n>:<syndrome of a CQE>, "
-                    "fail_qpn=<qpn>, stop=<n>, atomics=split, refuse=cq_of_one"
+                    "fail_qpn=<qpn>, stop=<n>, atomics=split, atomics=big_endian, refuse=cq_of_one"
                 ) from None
         return cls(**values)
 

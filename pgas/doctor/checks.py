@@ -246,7 +246,7 @@ def check_verbs(machine: Machine) -> Iterator[Finding]:
             yield Finding(_VERBS, device.name, Status.FAIL, text, _of("uverbs permission"), NIC, device.name)
         elif nic.error:
             yield Finding(_VERBS, device.name, Status.FAIL, f"does not open: {nic.error}", _for(nic.error), NIC, device.name)
-        elif not nic.atomics:
+        elif not nic.atomics and nic.devx:
             text = "has no atomic operations: ibrc moves data, and refuses atomics and signals"
             yield Finding(_VERBS, device.name, Status.WARN, text, _of("no atomics"), IBGDA, device.name)
         elif nic.devx:
@@ -258,6 +258,9 @@ def check_verbs(machine: Machine) -> Iterator[Finding]:
             text = f"opens with DevX; test of a queue pair to itself, in the host's memory: {nic.queue_pair}"
             remedy = _for(nic.queue_pair, device.name) or _of("refused", device.name)
             yield Finding(_VERBS, device.name, Status.FAIL, text, remedy, IBGDA, device.name)
+        elif not nic.atomics:
+            text = "opens with DevX, and ibgda performs atomics; libibverbs reports none, so ibrc refuses atomics and signals"
+            yield Finding(_VERBS, device.name, Status.WARN, text, "PGAS_TRANSPORT=ibgda, or p2p,ibgda")
         elif not nic.pci_atomics and machine.gpus:
             text = "opens with DevX; its atomics are atomic with each other, but not with those of CPUs and other cards"
             yield Finding(_VERBS, device.name, Status.WARN, text, _of("pci atomics", device.name))

@@ -11,7 +11,7 @@ from pgas.transports.memory.protocol import Segment
 from pgas.transports.mlx5 import cqe, doorbell, wqe
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.nic.adapter import Adapter, Path, Uar
-from pgas.transports.nic.queue_pair import QueuePair, Queues
+from pgas.transports.nic.queue_pair import QueuePair, Queues, returns_big_endian
 
 __all__ = ["try_queue_pair"]
 
@@ -61,7 +61,7 @@ def try_queue_pair(adapter: Adapter, path: Path) -> str:
             memory.store_u64(word, 40)
             _run(qp, base, 1, wqe.fetch_add(1, qp.qpn, word, rkey, old, lkey, 2, fm_ce_se=wqe.Ce.ALWAYS))
             _expect(word, 42)
-            _expect(old, 40)
+            _expect(old, int.from_bytes((40).to_bytes(8, "big"), "little") if returns_big_endian(adapter) else 40)
             step = "what was made is not given back"
     except (PgasError, OSError) as error:
         return f"{step}: {error}"

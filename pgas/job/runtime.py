@@ -166,6 +166,7 @@ class Job(Collective):
         self.nic: NIC | None = transport.connect(part, setting)
         if self.nic is not None:
             self._ending.callback(self.nic.close)
+        self._step(lambda: window.learn(big_endian=self.nic is not None and self.nic.big_endian))
         self.local = LocalMemory(self.nic)
 
     def _open_memory(self) -> Memory:

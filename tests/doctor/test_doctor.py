@@ -326,7 +326,7 @@ def test_pyverbs_is_not_needed_without_a_nic(laptop):
         (Nic(file="Permission denied"), "uverbs permission", {"ibgda", "ibrc"}),
         (Nic(file="No such file or directory"), "uverbs permission", {"ibgda", "ibrc"}),
         (Nic(error="couldn't load driver 'libmlx5-rdmav34.so'"), "no provider", {"ibgda", "ibrc"}),
-        (Nic(atomics=False), "no atomics", {"ibgda"}),
+        (Nic(atomics=False, devx="siw0 is no mlx5 device"), "no atomics", {"ibgda"}),
         (Nic(devx="no DevX context opens: Failed to open mlx5 context on mlx5_0"), "devx", {"ibgda"}),
         (Nic(devx="mlx5_0 does not support all necessary atomic operations"), "pci atomics", {"ibgda"}),
         (Nic(devx="mlx5_0 lacks capabilities: atomic_operations is 3, needed is 15: CAS, FA and both masked"), "pci atomics", {"ibgda"}),
@@ -356,6 +356,16 @@ def test_a_device_without_a_file(tmp_path):
     facts = sound(tmp_path, [], nics={})
     assert [f.remedy for f in examine(facts) if f.text == "has no file in /dev/infiniband"] == [mend("no verbs")]
     assert can(facts) == {"simulator"}
+
+
+def test_atomics_that_only_ibgda_performs(tmp_path):
+    """As on a card that returns old values of 8 bytes big-endian, whose atomics the kernel driver does not offer to libibverbs."""
+    _, facts = cluster(tmp_path)
+    facts = replace(facts, nics={**facts.nics, "mlx5_1": Nic(atomics=False)})
+    (finding,) = [f for f in examine(facts) if f.section == "Verbs and DevX" and f.check == "mlx5_1"]
+    assert (finding.status, finding.remedy) == (Status.WARN, "PGAS_TRANSPORT=ibgda, or p2p,ibgda")
+    assert "ibrc refuses atomics and signals" in finding.text
+    assert "ibgda" in can(facts)
 
 
 def test_atomics_that_stay_on_the_card(tmp_path):

@@ -36,6 +36,12 @@ def test_it_works(adapter):
     assert trial.try_queue_pair(adapter, Path()) == ""
 
 
+def test_it_works_on_a_card_that_returns_old_values_big_endian(adapter, observer):
+    observer.set_faults("atomics=big_endian")
+    assert trial.try_queue_pair(adapter, Path()) == ""
+    observer.set_faults("")
+
+
 @pytest.mark.parametrize(
     ("command", "step"),
     [

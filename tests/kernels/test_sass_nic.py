@@ -211,6 +211,33 @@ def test_wqes_are_stored_by_octowords(name):
     assert built("ibgda")[name]["memory"].get("STG.E.NA.128", 0) == WQE_STORES[name]
 
 
+# --------------------------------------------------------------------------------------------------------- order of bytes
+
+FETCHING = """
+import json, sys
+from pgas import sass
+from pgas.perftests.sass import KERNELS
+
+sass.configure("ibgda", big_endian=True)
+built = sass.build_all({name: KERNELS[name] for name in json.loads(sys.argv[1])})
+json.dump({name: b.ptx for name, b in built.items()}, sys.stdout)
+"""
+
+
+def test_old_values_of_a_card_that_returns_them_big_endian():
+    """4 bytes are big-endian from every card, 8 from this one."""
+    kernels = ("atomic_fetch_add", "atomic_fetch_add_int32")
+    done = subprocess.run([sys.executable, "-c", FETCHING, json.dumps(kernels)], capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 0, done.stderr
+    usual = {name: built("ibgda")[name]["ptx"] for name in kernels}
+    for name, nbytes in zip(kernels, (8, 4), strict=True):
+        for ptx, order in ((usual[name], "little" if nbytes == 8 else "big"), (json.loads(done.stdout)[name], "big")):
+            job = posting.Job(name)
+            job.cells[:nbytes] = old = bytes(range(1, 1 + nbytes))
+            ptx_machine.run(ptx, (*DEST, posting.PE), job.memory, 1)
+            assert job.memory.load(posting.DEST + nbytes, nbytes) == int.from_bytes(old, order)
+
+
 # ------------------------------------------------------------------------------------------------------------------------- A100
 
 #: Octowords of the DUMPs of functions that settle, one place in the code each; of the others the WQEs are as on other GPUs.

@@ -14,8 +14,8 @@ from pgas.transports.mlx5.commands import Command, CommandError, Status
 from pgas.transports.mlx5.contexts import QpState
 from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.nic import queue_pair
-from pgas.transports.nic.adapter import Path, Port, Uar
-from pgas.transports.nic.queue_pair import QueuePair, Queues, check_caps
+from pgas.transports.nic.adapter import Path, Uar
+from pgas.transports.nic.queue_pair import QueuePair, Queues, check_caps, returns_big_endian
 from pgas.transports.softhca.syndromes import Command as Why
 from pgas.transports.softhca.syndromes import command_text
 
@@ -595,8 +595,8 @@ def test_caps_of_the_soft_hca_suffice(pes):
         (128, {"atomic_size_qp": 4}, "atomic_size_qp is 4, needed is 12: operands of 4 and 8 bytes"),
         (
             128,
-            {"atomic_req_8B_endianness_mode": 0},
-            "atomic_req_8B_endianness_mode is 0, needed is 1: host-endian 8-byte operands",
+            {"atomic_req_8B_endianness_mode": 2},
+            "atomic_req_8B_endianness_mode is 2, needed is 0 or 1: old values of 8 bytes are big-endian or host-endian",
         ),
         (
             128,
@@ -626,10 +626,22 @@ def test_more_qps_than_the_caps_allow(pes, sharing, n_pes, num_rc, edits, wanted
 
 @pytest.mark.parametrize(
     "edits",
-    [{"log_max_qp": 3}, {"log_max_qp_sz": 7}, {"atomic_size_qp": 0xFF}, {"atomic_operations": 0xFFFF}, {"log_max_msg": 31}],
+    [
+        {"log_max_qp": 3},
+        {"log_max_qp_sz": 7},
+        {"atomic_size_qp": 0xFF},
+        {"atomic_operations": 0xFFFF},
+        {"atomic_req_8B_endianness_mode": 0},
+        {"log_max_msg": 31},
+    ],
 )
 def test_caps_that_just_suffice(pes, edits):
     check_caps(Wrapped(pes[0].hca, editing(**edits)), 2, 2, 128)
+
+
+@pytest.mark.parametrize(("mode", "swapped"), [(0, True), (1, False)])
+def test_the_order_of_old_values(pes, mode, swapped):
+    assert returns_big_endian(Wrapped(pes[0].hca, editing(atomic_req_8B_endianness_mode=mode))) == swapped
 
 
 def test_caps_that_cannot_be_queried(pes):

@@ -113,6 +113,19 @@ def test_operations_of_openshmem(pes, nbytes):
     assert execute(qp, pes, old, nbytes, fa, nbytes, 0, 0)[0] == old
 
 
+def test_old_values_big_endian(pes, observer):
+    """atomics=big_endian: as a card without atomic_req_8B_endianness_mode 1. Operands and memory are as before."""
+    observer.set_faults("atomics=big_endian")
+    qp, old, swapped = pair(pes)[0], 0x0123456789ABCDEF, 0xEFCDAB8967452301
+    assert execute(qp, pes, old, 8, wqe.fetch_add, 1)[:2] == (old + 1, swapped)
+    assert execute(qp, pes, old, 8, wqe.compare_swap, old, 7)[:2] == (7, swapped)
+    assert execute(qp, pes, old, 8, wqe.masked_fetch_add, 8, 1, 0)[:2] == (old + 1, swapped)
+    assert execute(qp, pes, old, 8, wqe.masked_compare_swap, 8, 0, 7, 0, ONES[8])[:2] == (7, swapped)
+    assert execute(qp, pes, 0x01234567, 4, wqe.masked_fetch_add, 4, 1, 0)[:2] == (0x01234568, 0x01234567)
+    observer.set_faults("")
+    assert execute(qp, pes, old, 8, wqe.fetch_add, 1)[:2] == (old + 1, old)
+
+
 @pytest.mark.parametrize("nbytes", [4, 8])
 def test_alignment_of_the_address(pes, nbytes):
     for offset in range(16):

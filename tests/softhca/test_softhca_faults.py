@@ -34,6 +34,7 @@ MEGABYTE = 1 << 20
         ("fail=3:0x13", Faults(fail=3, syndrome=0x13)),
         ("fail=1:5,fail_qpn=0x400", Faults(fail=1, syndrome=5, fail_qpn=0x400)),
         ("stop=7,atomics=split", Faults(stop=7, split_atomics=True)),
+        ("atomics=big_endian", Faults(big_endian_atomics=True)),
         ("refuse=cq_of_one", Faults(refuse_cq_of_one=True)),
         (f"stop={2**63 - 1},seed={2**64 - 1}", Faults(stop=2**63 - 1, seed=2**64 - 1)),
     ],

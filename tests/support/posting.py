@@ -16,7 +16,19 @@ from pgas.transports.mlx5 import doorbell, send_queue, wqe
 GOLDEN = tomllib.loads((Path(__file__).parents[1] / "golden" / "kernel_wqes.toml").read_text())
 
 #: Names of the window module that freeze() sets for device code.
-FROZEN = ("STRIDE_SHIFT", "SHIFT", "OFFSET_MASK", "NUM_QPS", "DEPTH", "SLOT_MASK", "BATCH_MASK", "RING_SIZE", "SETTLES", "sharer")
+FROZEN = (
+    "STRIDE_SHIFT",
+    "SHIFT",
+    "OFFSET_MASK",
+    "NUM_QPS",
+    "DEPTH",
+    "SLOT_MASK",
+    "BATCH_MASK",
+    "RING_SIZE",
+    "SETTLES",
+    "BIG_ENDIAN",
+    "sharer",
+)
 
 IDX, QPN = 0x51234, 0xABCDEF
 DEST, SOURCE, WORD = 0x6001_4000_1000, 0x6001_0040_2000, 0x6001_4000_0008

@@ -105,7 +105,7 @@ CMD_HCA_CAP_2 = Table(
 ATOMIC_CAP = Table(
     "atomic_caps",
     CAP_SIZE,
-    Field("atomic_req_8B_endianness_mode", 0x40, 2),  # 1: 8-byte operands are host-endian
+    Field("atomic_req_8B_endianness_mode", 0x40, 2),  # of old values of 8 bytes: 0: big-endian; 1: the host's
     Field("supported_atomic_req_8B_endianness_mode_1", 0x46, 1),
     Field("atomic_operations", 0x90, 16),
     Field("atomic_size_qp", 0xB0, 16),

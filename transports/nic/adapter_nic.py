@@ -17,7 +17,7 @@ from pgas.transports.mlx5.doorbell import DBR_SND_OFFSET
 from pgas.transports.mlx5.wqe import WQEBB
 from pgas.transports.nic.adapter import FirstError, Inspection, Opener, Path, Port
 from pgas.transports.nic.protocol import CELL_BYTES, NIC, Part, big_endian
-from pgas.transports.nic.queue_pair import QueuePair, Queues, check_caps
+from pgas.transports.nic.queue_pair import QueuePair, Queues, check_caps, returns_big_endian
 from pgas.transports.nic.snapshot import QueueMemory
 
 __all__ = ["AdapterNIC"]
@@ -70,6 +70,7 @@ class AdapterNIC(NIC):
         self._made.callback(adapter.close)  # destroys the remaining objects
         self.name, self.engine = adapter.name, adapter.engine
         check_caps(adapter, self._n_pes, self._num, self._depth, self._n_pes if self.process else 1)  # all share a card that was started
+        self.big_endian = returns_big_endian(adapter)
         pdn = self._pdn = adapter.alloc_pd()
         heap, queues, *_ = [(address, nbytes) for address, nbytes, _ in shared]
         lkey, self._heap_key = adapter.register_mr(*heap, pdn, _ACCESS)

@@ -68,6 +68,9 @@ class NIC(ABC):
     #: Whether one WQE may carry the neighbouring p of several lanes.
     coalesces = False
 
+    #: Whether atomics leave old values of 8 bytes big-endian (queue_pair.returns_big_endian).
+    big_endian = False
+
     name: str  #: for messages, e.g. "mlx5_0:1"
 
     #: The software that executes WQEs, "cpu" or "cuda"; None for a device.

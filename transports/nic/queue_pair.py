@@ -20,7 +20,7 @@ from pgas.transports.mlx5.doorbell import DBR_SIZE
 from pgas.transports.mlx5.wqe import DEPTH_MAX, DEPTH_MIN, MESSAGE_MAX, WQEBB
 from pgas.transports.nic.adapter import HOP_LIMIT, Adapter, Path, Port
 
-__all__ = ["QueuePair", "Queues", "check_caps", "query_roce_address"]
+__all__ = ["QueuePair", "Queues", "check_caps", "query_roce_address", "returns_big_endian"]
 
 #: The card's smallest page (log_page_size 0). Where QPs share a UMEM, every WQ and CQ has whole pages of it.
 _PAGE = 4096
@@ -40,6 +40,9 @@ _UDP_SPORT, _ROCE_V2 = 0xC000, 2
 
 #: The largest priority of Ethernet (ads.eth_prio, 3 bits).
 _PRIORITY_MAX = 7
+
+#: The capability that says in which byte order an atomic returns an old value of 8 bytes, and its values.
+_ORDER, _BIG_ENDIAN, _OF_THE_HOST = "atomic_req_8B_endianness_mode", 0, 1
 
 #: Bits of the traffic class below the DSCP: ECN, which the card sets.
 _DSCP_SHIFT = 2
@@ -362,7 +365,7 @@ def check_caps(adapter: Adapter, n_pes: int, num_rc: int, depth: int, sharing: i
         needed |= {
             "atomic_operations": (caps["atomic_operations"] & operations == operations, f"{operations}: CAS, FA and both masked"),
             "atomic_size_qp": (caps["atomic_size_qp"] & sizes == sizes, f"{sizes}: operands of 4 and 8 bytes"),
-            "atomic_req_8B_endianness_mode": (caps["atomic_req_8B_endianness_mode"] == 1, "1: host-endian 8-byte operands"),
+            _ORDER: (caps[_ORDER] in (_BIG_ENDIAN, _OF_THE_HOST), "0 or 1: old values of 8 bytes are big-endian or host-endian"),
         }
     if lacking := [f"{name} is {caps[name]}, needed is {what}" for name, (enough, what) in needed.items() if not enough]:
         raise TransportError(f"{adapter.name} lacks capabilities: {'; '.join(lacking)}")
@@ -371,6 +374,15 @@ def check_caps(adapter: Adapter, n_pes: int, num_rc: int, depth: int, sharing: i
         raise TransportError(
             f"PGAS_IBGDA_NUM_RC_PER_PE={num_rc} is {wanted} queue pairs from {sharing} to {n_pes} PEs, but {adapter.name} has {there}"
         )
+
+
+def returns_big_endian(adapter: Adapter) -> bool:
+    """Whether atomics of an adapter return old values of 8 bytes big-endian, as those of 4 bytes.
+
+    Operands in WQEs are big-endian and memory is the host's in both modes. The kernel driver sets the mode of the host where a card has it
+    (SET_HCA_CAP, which DevX may not send), so this is about cards that lack it.
+    """
+    return _query_caps(adapter, CapType.ATOMIC)[_ORDER] == _BIG_ENDIAN
 
 
 def _query_caps(adapter: Adapter, kind: CapType) -> dict[str, int]:

@@ -199,7 +199,8 @@ LOCAL_READ = 1 << 30
     CTL_LATE_ROWS,  # number of rows in use
     CTL_SETTLE,  # grace periods begun while data may be late
     CTL_SETTLED,  # the last of these for which all data was written
-) = range(0, 8 * 33, 8)
+    CTL_BIG_ENDIAN,  # atomics return old values of 8 bytes big-endian
+) = range(0, 8 * 34, 8)
 
 # ------------------------------------------------------------------------------------------------------------------ late data
 (

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pgas.kernels import layout, state
+from pgas.kernels import layout, state, window
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.paths.nic.lanes import place
 from pgas.kernels.paths.nic.queue_pair import lost
@@ -79,5 +79,9 @@ def fetching(fetch: Any) -> Any:
 
 @device
 def old_word(at, nbytes):
-    """Return the old value that an atomic left: 4 bytes come big-endian, 8 in the order of the host."""
-    return u64(ptx.swap_u32(ptx.ld_relaxed_sys_u32(at))) if nbytes == _4 else ptx.ld_relaxed_sys_u64(at)
+    """Return the old value that an atomic left: 4 bytes come big-endian, 8 in the order of the host (window.BIG_ENDIAN: big-endian)."""
+    if nbytes == _4:
+        return u64(ptx.swap_u32(ptx.ld_relaxed_sys_u32(at)))
+    if window.BIG_ENDIAN:
+        return ptx.swap_u64(ptx.ld_relaxed_sys_u64(at))
+    return ptx.ld_relaxed_sys_u64(at)

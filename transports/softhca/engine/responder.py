@@ -23,6 +23,7 @@ from pgas.transports.softhca.engine.ops import (
     store_atomic,
     store_u32,
     swap32,
+    swap64,
 )
 from pgas.transports.softhca.engine.requester import CS, FA, MASKED_FA, READ, WRITE, WRITE_IMM, find_key
 from pgas.transports.softhca.engine.states import (
@@ -56,6 +57,7 @@ from pgas.transports.softhca.engine.states import (
 )
 from pgas.transports.softhca.tables import (
     CTL_ATOMICS_SPLIT,
+    CTL_BIG_ENDIAN,
     CTL_CHAOS,
     CTL_LATE,
     CTL_QPS,
@@ -244,7 +246,7 @@ def execute_atomic(hca: int, qp: int, work: int) -> int:
 
 @device
 def update(hca: int, qp: int, work: int) -> int:
-    """Update the operand and write the old value: 4 bytes big-endian, 8 bytes in host order."""
+    """Update the operand and write the old value: 4 bytes big-endian, 8 bytes in the order that the capabilities tell."""
     remote, width = load(work + WORK_REMOTE), load(work + WORK_WIDTH)
     opcode, operands = load(work + WORK_OPCODE), load(work + WORK_WQE) + load(work + WORK_OPERANDS)
     place_touched(hca, remote, width)
@@ -266,8 +268,10 @@ def update(hca: int, qp: int, work: int) -> int:
     result = load(work + WORK_WQE)
     if width == 4:
         store_u32(result, swap32(old))
-    else:
+    elif load(hca + CTL_BIG_ENDIAN) == 0:
         store(result, old)
+    else:
+        store(result, swap64(old))
     if not DELAYS_DATA or load(hca + CTL_LATE) == 0:
         copy(load(work + WORK_PAIRS), result, width)
     else:

@@ -56,6 +56,9 @@ CAPABILITIES: dict[int, dict[str, int]] = {
     },
 }
 
+#: What the fault atomics=big_endian changes.
+_BIG_ENDIAN = {"atomic_req_8B_endianness_mode": 0, "supported_atomic_req_8B_endianness_mode_1": 0}
+
 #: The output of QUERY_QP with qpc_ext, as in Linux's mlx5_ifc.h: behind the context, the syndromes of the CQE that took the QP to ERR.
 QUERY_QP_EXT_OUT = Table(
     "query_qp_ext_out",
@@ -74,6 +77,7 @@ class Firmware:
     def __init__(self, tables: Tables, objects: Objects) -> None:
         self.tables, self.objects = tables, objects
         self.queues = QueuePairs(tables, objects)
+        self.big_endian = False  #: the byte order in which atomics return 8 bytes: that of a card without mode 1; a fault sets it
         #: Called with (pe, opcode, inbox, outbox, input table, output table) after every command.
         self.observe: Callable[[int, int, bytes, bytes, Table | None, Table | None], None] | None = None
         self._handlers: dict[int, Callable[[int, dict[str, Any]], dict[str, Any] | None]] = {
@@ -131,9 +135,9 @@ class Firmware:
         require(kind in CAPABILITIES, Status.BAD_PARAM, Why.OP_MOD)
         return commands.output_table(Command.QUERY_HCA_CAP, cap_op_mod(kind))
 
-    @staticmethod
-    def _query_hca_cap(pe: int, values: dict[str, Any]) -> dict[str, Any]:
-        return {"capability": CAPABILITIES[values["op_mod"] >> 1]}
+    def _query_hca_cap(self, pe: int, values: dict[str, Any]) -> dict[str, Any]:
+        kind = values["op_mod"] >> 1
+        return {"capability": CAPABILITIES[kind] | (_BIG_ENDIAN if kind == CapType.ATOMIC and self.big_endian else {})}
 
     @staticmethod
     def _query_hca_vport_context(pe: int, values: dict[str, Any]) -> dict[str, Any]:
