@@ -196,7 +196,7 @@ class Faults:
     """Reproducible faults of the software card.
 
     The text form is ``seed=1,delay=0.1,late=0.5,hold=64,fail=17:0x13,fail_qpn=0x400,stop=100,atomics=split,atomics=big_endian,
-    refuse=cq_of_one``: any of these, in any order.
+    refuse=cq_of_one,refuse=mr_of_chunks``: any of these, in any order.
     """
 
     seed: int = 0
@@ -210,6 +210,7 @@ class Faults:
     split_atomics: bool = False  #: the card's atomics are not atomic with those of the PEs
     big_endian_atomics: bool = False  #: old values of 8 bytes are big-endian: the card's atomic_req_8B_endianness_mode is 0
     refuse_cq_of_one: bool = False  #: CREATE_CQ with log_cq_size 0 fails
+    refuse_mr_of_chunks: bool = False  #: one memory region of several segments, as a heap that grew, is refused
 
     @classmethod
     def parse(cls, text: str) -> "Faults":
@@ -243,12 +244,14 @@ class Faults:
                     values["big_endian_atomics"] = True
                 elif word == "refuse=cq_of_one":
                     values["refuse_cq_of_one"] = True
+                elif word == "refuse=mr_of_chunks":
+                    values["refuse_mr_of_chunks"] = True
                 else:
                     raise ValueError(f"no fault '{printable(name)}'")
             except ValueError as error:
                 raise ValueError(
                     f"'{printable(word)}' ({error}): seed=<int>, delay=<0..1>, late=<0..1>, hold=<n>, fail=<n>:<syndrome of a CQE>, "
-                    "fail_qpn=<qpn>, stop=<n>, atomics=split, atomics=big_endian, refuse=cq_of_one"
+                    "fail_qpn=<qpn>, stop=<n>, atomics=split, atomics=big_endian, refuse=cq_of_one, refuse=mr_of_chunks"
                 ) from None
         return cls(**values)
 

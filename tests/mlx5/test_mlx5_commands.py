@@ -8,7 +8,20 @@ from hypothesis import strategies as st
 
 from pgas.base.errors import PgasError, TransportError
 from pgas.transports.mlx5 import commands
-from pgas.transports.mlx5.commands import CapType, Command, CommandError, Status, build, build_output, check, parse, parse_output, pretty
+from pgas.transports.mlx5.commands import (
+    CapType,
+    Command,
+    CommandError,
+    Status,
+    build,
+    build_klms,
+    build_output,
+    check,
+    parse,
+    parse_klms,
+    parse_output,
+    pretty,
+)
 from pgas.transports.mlx5.contexts import PmState, RqType
 
 CREATE_CQ = {
@@ -194,6 +207,16 @@ def test_capabilities(kind):
     assert data[:16] == bytes(16)
     assert parse_output(Command.QUERY_HCA_CAP, data, op_mod=op_mod)["capability"] == ones
     assert parse_output(Command.QUERY_HCA_CAP, data) == {"status": 0, "syndrome": 0}
+
+
+def test_golden_klms():
+    """16 bytes each: byte_count, mkey, address; a multiple of four of them."""
+    pieces = [{"byte_count": 0x80000000, "mkey": 0x01020304, "address": 0x600100001000}, {"byte_count": 8, "mkey": 5, "address": 6}]
+    data = build_klms(pieces)
+    assert data.hex(" ", 4) == ("80000000 01020304 00006001 00001000 00000008 00000005 00000000 00000006" + 8 * " 00000000")
+    inbox = build(Command.CREATE_MKEY) + data
+    assert parse_klms(inbox) == pieces
+    assert parse_klms(build(Command.CREATE_MKEY)) == []
 
 
 def test_golden_capabilities():

@@ -14,7 +14,7 @@ from pgas.transports.mlx5.commands import Command, CommandError, Status
 from pgas.transports.mlx5.contexts import QpState
 from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.nic import queue_pair
-from pgas.transports.nic.adapter import Path, Uar
+from pgas.transports.nic.adapter import Path, Port, Uar
 from pgas.transports.nic.queue_pair import QueuePair, Queues, check_caps, returns_big_endian
 from pgas.transports.softhca.syndromes import Command as Why
 from pgas.transports.softhca.syndromes import command_text

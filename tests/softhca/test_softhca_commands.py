@@ -1,6 +1,9 @@
 """Every command of the card, accepted, and refused with the status and syndrome of the failed check."""
 
+import itertools
 import os
+import random
+from dataclasses import replace
 
 import pytest
 import rig
@@ -12,8 +15,11 @@ from pgas.transports.memory.memfd import HostMemory
 from pgas.transports.memory.protocol import Segment
 from pgas.transports.mlx5 import commands, fields, wqe
 from pgas.transports.mlx5.capabilities import CAP_SIZE, AtomicOperations, AtomicSize, CapType, cap_op_mod
-from pgas.transports.mlx5.commands import Command, Status
+from pgas.transports.mlx5.commands import Command, CommandError, Status
 from pgas.transports.mlx5.contexts import ANY_QPN, Access, OptPar, QpState
+from pgas.transports.mlx5.cqe import Syndrome
+from pgas.transports.nic import indirect_key
+from pgas.transports.nic.indirect_key import Piece
 from pgas.transports.softhca import layout
 from pgas.transports.softhca.firmware.commands import QUERY_QP_EXT_OUT, Firmware
 from pgas.transports.softhca.firmware.objects import Objects, Refusal
@@ -324,7 +330,7 @@ def mkey_values(pe, **changed):
 @pytest.mark.parametrize(
     ("change", "status", "why"),
     [
-        ({"mkc": {"access_mode_1_0": 2}}, Status.BAD_PARAM, "MKEY_MODE"),
+        ({"mkc": {"access_mode_1_0": 3}}, Status.BAD_PARAM, "MKEY_MODE"),
         ({"mkc": {"access_mode_4_2": 1}}, Status.BAD_PARAM, "MKEY_MODE"),
         ({"mkc": {"qpn": 5}}, Status.BAD_PARAM, "MKEY_MODE"),
         ({"mkc": {"length64": 1}}, Status.BAD_PARAM, "MKEY_MODE"),
@@ -357,6 +363,80 @@ def test_a_key_with_addresses_of_its_own(pes):
     pes[1].command(Command.DESTROY_MKEY, mkey_index=index)
     assert pes[1].refused(Command.DESTROY_MKEY, mkey_index=index) == (Status.BAD_RES, "MKEY")
     pes[1].hca.deregister_umem(umem)
+
+
+ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
+
+
+def in_pieces(pe, *sizes, access=ACCESS):
+    """Register adjacent pieces from the heap's beginning on."""
+    ends = itertools.accumulate(sizes, initial=pe.heap)
+    return [Piece(end, n, pe.hca.register_mr(end, n, pe.pdn, access)[0]) for end, n in zip(ends, sizes, strict=False)]
+
+
+def test_an_indirect_key(pes):
+    """It reaches all pieces, also across their boundaries, for both sides of a WQE and for atomics, and nothing else."""
+    near, far = (indirect_key.over(pe.hca, pe.pdn, ACCESS, in_pieces(pe, 4096, 8192, 4096)) for pe in pes)
+    data, a, b = random.Random(1).randbytes(16384), pes[0].heap, pes[1].heap
+    pes[0].write(a, data)
+    qp = pair(pes)[0]
+    qp.run(wqe.write, b + 100, far, a, near, 16284)
+    assert pes[1].read(b + 100, 16284) == data[:16284]
+    qp.run(wqe.read, b + 4000, far, a + 4090, near, 8500)
+    assert pes[0].read(a + 4090, 8500) == data[3900:12400]
+    pes[1].word(4096, 40)
+    qp.run(wqe.fetch_add, b + 4096, far, a + 12288, near, 2)
+    assert (pes[1].word(4096), pes[0].word(12288)) == (42, 40)
+    assert qp.fail(wqe.write, b + 16380, far, a, near, 8)[0] == Syndrome.REMOTE_ACCESS_ERR
+    assert pair(pes)[0].fail(wqe.write, b, far, a + 16380, near, 8)[0] == Syndrome.LOCAL_PROT_ERR
+
+
+def test_an_indirect_key_has_the_rights_of_its_pieces(pes):
+    far = indirect_key.over(pes[1].hca, pes[1].pdn, ACCESS, in_pieces(pes[1], 4096, 4096, access=Access.REMOTE_READ | Access.LOCAL_WRITE))
+    qp = pair(pes)[0]
+    qp.run(wqe.read, pes[1].heap, far, pes[0].heap, pes[0].key, 8192)
+    assert qp.fail(wqe.write, pes[1].heap, far, pes[0].heap, pes[0].key, 8)[0] == Syndrome.REMOTE_ACCESS_ERR
+
+
+def test_pieces_outlive_their_indirect_key(pes, observer):
+    pe, before = pes[0], len(observer.counters()["keys"])
+    pieces = in_pieces(pe, 4096, 4096)
+    key = indirect_key.over(pe.hca, pe.pdn, ACCESS, pieces)
+    for piece in pieces:
+        with pytest.raises(TransportError, match="in use by 1 object"):
+            pe.hca.deregister_mr(piece.lkey)
+        assert pe.refused(Command.DESTROY_MKEY, mkey_index=piece.lkey >> 8) == (Status.RES_BUSY, "MKEY_BUSY")
+    indirect_key.destroy(pe.hca, key)
+    for piece in pieces:
+        pe.hca.deregister_mr(piece.lkey)
+    assert len(observer.counters()["keys"]) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "why"),
+    [
+        (lambda pieces: pieces[::-1], Status.BAD_PARAM, "KLM_APART"),
+        (lambda pieces: [pieces[0], pieces[0]], Status.BAD_PARAM, "KLM_APART"),
+        (lambda pieces: [replace(pieces[0], nbytes=4097), pieces[1]], Status.BAD_PARAM, "KLM_BOUNDS"),
+        (lambda pieces: [replace(pieces[0], address=pieces[0].address - 8), pieces[1]], Status.BAD_PARAM, "KLM_BOUNDS"),
+        (lambda pieces: [pieces[0], replace(pieces[1], lkey=0xBAD00)], Status.BAD_RES, "MKEY"),
+    ],
+)
+def test_an_indirect_key_refused(pes, change, status, why):
+    pe = pes[0]
+    with pytest.raises(CommandError) as caught:
+        indirect_key.over(pe.hca, pe.pdn, ACCESS, change(in_pieces(pe, 4096, 4096)))
+    assert (caught.value.status, Why(caught.value.syndrome).name) == (status, why)
+
+
+def test_an_indirect_key_of_another_length_or_without_pieces(pes):
+    pe = pes[0]
+    mkc = {"access_mode_1_0": 2, "lr": 1, "qpn": ANY_QPN, "pd": pe.pdn, "start_addr": pe.heap, "len": 4096, "translations_octword_size": 4}
+    klm = commands.build_klms([{"byte_count": 8192, "mkey": pe.key, "address": pe.heap}])
+    assert pe.refused(Command.CREATE_MKEY, mkc=mkc, translations_octword_actual_size=4) == (Status.BAD_PARAM, "KLM_COUNT")
+    for words, why in ((0, "KLM_COUNT"), (4, "KLM_LENGTH")):
+        outbox = pe.hca.command(commands.build(Command.CREATE_MKEY, mkc=mkc, translations_octword_actual_size=words) + klm, 16)
+        assert Why(fields.decode(commands.OUTPUT, outbox)["syndrome"]).name == why
 
 
 def test_a_destroyed_key_may_match_a_new_one(pes):

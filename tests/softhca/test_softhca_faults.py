@@ -36,6 +36,7 @@ MEGABYTE = 1 << 20
         ("stop=7,atomics=split", Faults(stop=7, split_atomics=True)),
         ("atomics=big_endian", Faults(big_endian_atomics=True)),
         ("refuse=cq_of_one", Faults(refuse_cq_of_one=True)),
+        ("refuse=mr_of_chunks", Faults(refuse_mr_of_chunks=True)),
         (f"stop={2**63 - 1},seed={2**64 - 1}", Faults(stop=2**63 - 1, seed=2**64 - 1)),
     ],
 )

@@ -15,8 +15,9 @@ from pgas.transports import devices, selection
 from pgas.transports.ibgda import devx
 from pgas.transports.mlx5 import cqe, wqe
 from pgas.transports.mlx5.commands import Command, CommandError, Status
-from pgas.transports.mlx5.contexts import QpState
-from pgas.transports.nic import adapter
+from pgas.transports.mlx5.contexts import Access, QpState
+from pgas.transports.nic import adapter, indirect_key
+from pgas.transports.nic.indirect_key import Piece
 from pgas.transports.nic.queue_pair import check_caps
 from pgas.transports.softhca.process import client
 from uverbs import devices as played
@@ -170,6 +171,20 @@ def test_an_atomic_and_a_wrong_key(pes):
     assert pes[0].hca.diagnose(a.qpn) is None
     a.reset()
     assert a.query() == QpState.RST
+
+
+def test_a_key_of_several_pieces(pes):
+    """DESTROY_MKEY goes through the key's DevX object; the pieces are regions of libibverbs."""
+    access = Access.LOCAL_WRITE | Access.REMOTE_WRITE
+    pieces = [Piece(at, 4096, pes[1].hca.register_mr(at, 4096, pes[1].pdn, access)[0]) for at in (pes[1].heap, pes[1].heap + 4096)]
+    key = indirect_key.over(pes[1].hca, pes[1].pdn, access, pieces)
+    a, _ = connected(pes)
+    pes[0].write(pes[0].heap, b"across the boundary")
+    Poster(pes[0], a).run(wqe.write, pes[1].heap + 4090, key, pes[0].heap, pes[0].key, 19)
+    assert pes[1].read(pes[1].heap + 4090, 19) == b"across the boundary"
+    indirect_key.destroy(pes[1].hca, key)
+    for piece in pieces:
+        pes[1].hca.deregister_mr(piece.lkey)
 
 
 # ---------------------------------------------------------------------------------------------------------------------------- port

@@ -5,7 +5,7 @@ with ``parse_output``; the card uses ``parse`` and ``build_output``. PDs, UARs a
 from these commands or calls of the adapter on the software card.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -24,7 +24,7 @@ from pgas.transports.mlx5.capabilities import (
     PortType,
     cap_op_mod,
 )
-from pgas.transports.mlx5.contexts import CQC, HCA_VPORT_CONTEXT, MKC, QPC, ROCE_ADDR_LAYOUT, UMEM
+from pgas.transports.mlx5.contexts import CQC, HCA_VPORT_CONTEXT, KLM, MKC, QPC, ROCE_ADDR_LAYOUT, UMEM
 from pgas.transports.mlx5.fields import Buffer, Field, Table
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "PortType",
     "Status",
     "build",
+    "build_klms",
     "build_output",
     "cap_op_mod",
     "check",
@@ -49,6 +50,7 @@ __all__ = [
     "output_size",
     "output_table",
     "parse",
+    "parse_klms",
     "parse_output",
     "pretty",
     "status_words",
@@ -312,6 +314,18 @@ def build(command: Command, **values: Any) -> bytes:
         ValueError: the command is not in the data sheet, has no such field, or a value does not fit.
     """
     return fields.fill(_input(command), {"opcode": int(command), **values})
+
+
+def build_klms(pieces: Iterable[Mapping[str, int]]) -> bytes:
+    """Return what follows the input of CREATE_MKEY for an indirect key: a KLM for each piece, and zeroes to a multiple of four."""
+    data = b"".join(fields.fill(KLM, piece) for piece in pieces)
+    return data.ljust(-(-len(data) // (4 * KLM.size)) * 4 * KLM.size, b"\0")
+
+
+def parse_klms(data: Buffer) -> list[dict[str, Any]]:
+    """Return the pieces behind an input of CREATE_MKEY, without those of no bytes."""
+    behind = range(LAYOUTS[Command.CREATE_MKEY].input.size, len(data) - KLM.size + 1, KLM.size)
+    return [klm for klm in (fields.decode(KLM, data, offset) for offset in behind) if klm["byte_count"]]
 
 
 def parse(data: Buffer) -> tuple[Command, dict[str, Any]]:

@@ -283,6 +283,10 @@ MKC = Table(
 )
 ANY_QPN = 0xFFFFFF
 
+#: A piece of an indirect key (access_mode KLM): byte_count bytes from an address of another key. Pieces follow CREATE_MKEY's input.
+KLM = Table("klm", 0x10, Field("byte_count", 0x00, 32), Field("mkey", 0x20, 32), Field("address", 0x40, 64))
+KLM_MAX = 1 << 31  #: most bytes of a piece
+
 #: Only the fixed part; mtt[] follows.
 UMEM = Table("umem", 0x20, Field("log_page_size", 0x9B, 5), Field("page_offset", 0xA0, 32), Field("num_of_mtt", 0xC0, 64))
 

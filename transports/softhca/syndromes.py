@@ -139,6 +139,11 @@ class Command(IntEnum):
     MKEY_MODE = 0x0430
     MKEY_LENGTH = 0x0431
     MKEY_ACCESS = 0x0432
+    MKEY_BUSY = 0x0433
+    KLM_COUNT = 0x0434
+    KLM_LENGTH = 0x0435
+    KLM_BOUNDS = 0x0436
+    KLM_APART = 0x0437
     UMEM_PAGE = 0x357275  # a ConnectX's own number
 
 
@@ -187,9 +192,14 @@ _COMMAND = {
     Command.PORT: "the card has port 1 only",
     Command.ADDRESS_PATH: "primary_address_path names no peer: rlid and rgid_rip are 0",
     Command.OPT_PARAM: "opt_param_mask has bits that the command does not take",
-    Command.MKEY_MODE: "access_mode must be 1 (MTT), qpn 0xffffff, length64 0",
+    Command.MKEY_MODE: "access_mode must be 1 (MTT) or 2 (KLM), qpn 0xffffff, length64 0",
     Command.MKEY_LENGTH: "len is 0, or start_addr + len is beyond 2^64",
     Command.MKEY_ACCESS: "rw and a need lw",
+    Command.MKEY_BUSY: "an indirect key refers to the key",
+    Command.KLM_COUNT: "there are no KLMs, or more than the two translations_octword sizes say",
+    Command.KLM_LENGTH: "len is not the sum of the KLMs' byte_count",
+    Command.KLM_BOUNDS: "a KLM is not inside its key's range, or longer than 2 GiB",
+    Command.KLM_APART: "the KLMs are not side by side in memory, as this card wants them",
     Command.UMEM_PAGE: "the offset in the UMEM is no multiple of its page size: register it with pgsz_bitmap 1 << 12",
 }
 

@@ -10,7 +10,7 @@ from typing import Any
 from pgas.transports.mlx5 import commands, fields
 from pgas.transports.mlx5.capabilities import AtomicOperations, AtomicSize, CapType, PortType, TsFormatCap, cap_op_mod
 from pgas.transports.mlx5.commands import INPUT, LAYOUTS, OUTPUT, Command, Status, command_name
-from pgas.transports.mlx5.contexts import ANY_QPN, Access, AccessMode
+from pgas.transports.mlx5.contexts import ANY_QPN, KLM_MAX, Access, AccessMode
 from pgas.transports.mlx5.doorbell import UAR_LOG_BF_REG_SIZE
 from pgas.transports.mlx5.fields import Field, Table
 from pgas.transports.mlx5.wqe import DS_MAX, OCTOWORD
@@ -104,6 +104,8 @@ class Firmware:
                 raise Refused(Status.BAD_OP, Why.OPCODE)
             require(len(inbox) >= source.size, Status.BAD_INP_LEN, Why.INPUT_LENGTH)
             values = fields.decode(source, inbox)
+            if opcode == Command.CREATE_MKEY:
+                values["klms"] = commands.parse_klms(inbox)
             if opcode == Command.QUERY_HCA_CAP:
                 target = self._cap_output(values["op_mod"])
             elif opcode == Command.QUERY_QP and values["qpc_ext"]:
@@ -149,8 +151,10 @@ class Firmware:
     def _create_mkey(self, pe: int, values: dict[str, Any]) -> dict[str, Any]:
         """CREATE_MKEY over a UMEM: addresses start_addr .. start_addr + len are the UMEM's bytes from mkey_umem_offset."""
         mkc = values["mkc"]
-        require(mkc["access_mode_1_0"] == AccessMode.MTT and not mkc["access_mode_4_2"], Status.BAD_PARAM, Why.MKEY_MODE)
+        require(mkc["access_mode_1_0"] in (AccessMode.MTT, AccessMode.KLM) and not mkc["access_mode_4_2"], Status.BAD_PARAM, Why.MKEY_MODE)
         require(mkc["qpn"] == ANY_QPN and not mkc["length64"], Status.BAD_PARAM, Why.MKEY_MODE)
+        if mkc["access_mode_1_0"] == AccessMode.KLM:
+            return self._create_indirect_mkey(pe, mkc, values)
         require(values["mkey_umem_valid"], Status.BAD_PARAM, Why.UMEM_INVALID)
         umem = self.objects.umems.get(values["mkey_umem_id"])
         if umem is None or umem.pe != pe:
@@ -160,10 +164,39 @@ class Firmware:
         require(values["mkey_umem_offset"] + mkc["len"] <= umem.nbytes, Status.BAD_PARAM, Why.UMEM_BOUNDS)
         require(values["mkey_umem_offset"] % umem.page_size == 0, Status.BAD_PARAM, Why.UMEM_PAGE)
         require(mkc["lw"] or not (mkc["rw"] or mkc["a"]), Status.BAD_PARAM, Why.MKEY_ACCESS)
-        access = Access.LOCAL_WRITE * mkc["lw"] | Access.REMOTE_WRITE * mkc["rw"] | Access.REMOTE_READ * mkc["rr"]
-        access |= Access.REMOTE_ATOMIC * mkc["a"] | LOCAL_READ * mkc["lr"]
+        access = _access(mkc)
         address = umem.address + values["mkey_umem_offset"]
         key = self.objects.add_key(pe, pd, mkc["pd"], access, mkc["start_addr"], mkc["len"], address, umem, mkc["mkey_7_0"])
+        if key is None:
+            raise Refused(Status.LIM, Why.NO_MKEY)
+        return {"mkey_index": key >> 8}
+
+    def _create_indirect_mkey(self, pe: int, mkc: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+        """Over pieces of other keys: addresses start_addr .. start_addr + len are the pieces' bytes, one piece after the other.
+
+        The engine translates an address by one row of the table, so this card wants the pieces side by side in memory.
+        """
+        klms, pd = values["klms"], self.queues.pd(pe, mkc["pd"])
+        require(mkc["len"] and mkc["start_addr"] + mkc["len"] <= 1 << 64, Status.BAD_PARAM, Why.MKEY_LENGTH)
+        room = min(mkc["translations_octword_size"], values["translations_octword_actual_size"])
+        require(0 < len(klms) <= room, Status.BAD_PARAM, Why.KLM_COUNT)
+        require(sum(klm["byte_count"] for klm in klms) == mkc["len"], Status.BAD_PARAM, Why.KLM_LENGTH)
+        require(mkc["lw"] or not (mkc["rw"] or mkc["a"]), Status.BAD_PARAM, Why.MKEY_ACCESS)
+        access, begins, parts = _access(mkc), [], []
+        for klm in klms:
+            part = self.objects.keys.get(klm["mkey"])
+            if part is None or part.pe != pe or part.pd is not pd:
+                raise Refused(Status.BAD_RES, Why.MKEY)
+            row = self.tables.mkeys[part.row]
+            offset = klm["address"] - int(row["start"]) % (1 << 64)
+            inside = 0 <= offset <= int(row["nbytes"]) - klm["byte_count"] and klm["byte_count"] <= KLM_MAX
+            require(inside, Status.BAD_PARAM, Why.KLM_BOUNDS)
+            begins.append(int(row["address"]) + offset)
+            access &= int(row["access"])
+            parts.append(part)
+        ends = [begin + klm["byte_count"] for begin, klm in zip(begins, klms, strict=True)]
+        require(begins[1:] == ends[:-1], Status.BAD_PARAM, Why.KLM_APART)
+        key = self.objects.add_key(pe, pd, mkc["pd"], access, mkc["start_addr"], mkc["len"], begins[0], None, mkc["mkey_7_0"], parts)
         if key is None:
             raise Refused(Status.LIM, Why.NO_MKEY)
         return {"mkey_index": key >> 8}
@@ -171,6 +204,7 @@ class Firmware:
     def _destroy_mkey(self, pe: int, values: dict[str, Any]) -> None:
         for key, entry in self.objects.keys.items():
             if key >> 8 == values["mkey_index"] and entry.pe == pe:
+                require(not entry.users, Status.RES_BUSY, Why.MKEY_BUSY)
                 self.objects.remove_keys([key])
                 return
         raise Refused(Status.BAD_RES, Why.MKEY)
@@ -190,6 +224,12 @@ class Firmware:
             record = self.tables.qps[self.queues.qp(pe, values["qpn"]).row]
             answer |= {"cqe_syndrome": int(record["error_syndrome"]), "vendor_error_syndrome": int(record["error_vendor"])}
         return answer
+
+
+def _access(mkc: dict[str, Any]) -> int:
+    """Return the rights of an mkc."""
+    access = Access.LOCAL_WRITE * mkc["lw"] | Access.REMOTE_WRITE * mkc["rw"] | Access.REMOTE_READ * mkc["rr"]
+    return access | Access.REMOTE_ATOMIC * mkc["a"] | LOCAL_READ * mkc["lr"]
 
 
 def describe(pe: int, opcode: int, inbox: bytes, outbox: bytes, source: Table | None, target: Table | None) -> str:

@@ -3,6 +3,7 @@
 Every object belongs to one PE and does not exist for the others. An object that is in use by another one cannot be destroyed.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pgas.transports.memory.protocol import Memory
@@ -76,6 +77,7 @@ class Key(Owned):
     row: int = 0
     pd: Owned | None = None
     umem: Owned | None = None  #: or its lent memory
+    parts: list["Key"] = field(default_factory=list)  #: of an indirect key
 
 
 @dataclass
@@ -116,6 +118,7 @@ class Objects:
         self.borrowed: dict[int, Borrowed] = {}
         self.uars: dict[int, UarPage] = {}
         self.keys: dict[int, Key] = {}
+        self.refuses_chunks = False  #: whether a memory region may not span several segments; a fault sets it
         self._key_rows = Numbers(1 << layout.LOG_MAX_MKEY)
         self._uar_pages = Numbers(1 << layout.LOG_MAX_UAR)
         self._next = 0x10
@@ -236,6 +239,9 @@ class Objects:
         lender = self._lender(pe, address, nbytes)
         if lender is None:
             self.check_memory(pe, address, nbytes, "register_mr")
+            whole = any(start <= address and address + nbytes <= start + size for start, size in self.segments[pe])
+            if self.refuses_chunks and not whole:
+                raise Refusal(f"register_mr: {nbytes} bytes at {address:#x} are several pieces of memory, which a fault forbids")
         if pdn not in self.pds or self.pds[pdn].pe != pe:
             raise Refusal(f"register_mr: PE {pe} has no protection domain {pdn:#x}")
         if access & ~sum(Access):
@@ -249,9 +255,21 @@ class Objects:
         return key
 
     def add_key(
-        self, pe: int, pd: Owned, pdn: int, access: int, start: int, nbytes: int, address: int, umem: Owned | None, variant: int | None
+        self,
+        pe: int,
+        pd: Owned,
+        pdn: int,
+        access: int,
+        start: int,
+        nbytes: int,
+        address: int,
+        umem: Owned | None,
+        variant: int | None,
+        parts: Sequence[Key] = (),
     ) -> int | None:
-        """Publish a key to the engine. variant: mkey_7_0; None: chosen as by the kernel. Return None if no key is free.
+        """Publish a key to the engine; return None if none is free.
+
+        variant: mkey_7_0; None: chosen as by the kernel. parts: keys that it refers to.
 
         As on a card, the index of a destroyed key is reused: an old key with the same mkey_7_0 reaches the new memory. So the kernel
         increments mkey_7_0, which repeats after 255 uses of the index.
@@ -264,10 +282,10 @@ class Objects:
         record["pe"], record["pd"], record["access"] = pe, pdn, access
         record["start"], record["nbytes"], record["address"] = _signed(start), nbytes, address
         self.tables.publish_key(row, key)
-        self.keys[key] = Key(pe, 0, row, pd, umem)
+        self.keys[key] = Key(pe, 0, row, pd, umem, list(parts))
         pd.users += 1
-        if umem is not None:
-            umem.users += 1
+        for used in (*parts, *([] if umem is None else [umem])):
+            used.users += 1
         return key
 
     def remove_keys(self, removed: list[int]) -> None:
@@ -280,13 +298,15 @@ class Objects:
             self._key_rows.free.append(entry.row)
             if entry.pd is not None:
                 entry.pd.users -= 1
-            if entry.umem is not None:
-                entry.umem.users -= 1
+            for used in (*entry.parts, *([] if entry.umem is None else [entry.umem])):
+                used.users -= 1
 
     def deregister_mr(self, pe: int, key: int) -> None:
         """Invalidate a memory region."""
         if key not in self.keys or self.keys[key].pe != pe:
             raise Refusal(f"PE {pe} has no memory region with key {key:#x}")
+        if users := self.keys[key].users:
+            raise Refusal(f"memory region {key:#x} is in use by {users} object(s): destroy them first")
         self.remove_keys([key])
 
     def leave(self, pe: int) -> None:

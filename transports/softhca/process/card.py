@@ -70,6 +70,7 @@ class Card:
         self._faulty = bool(faults.delay or faults.fail or faults.stop or faults.split_atomics or faults.late)
         self._order()
         self.firmware.queues.least_cq = int(faults.refuse_cq_of_one)
+        self.objects.refuses_chunks = faults.refuse_mr_of_chunks
         self.firmware.big_endian = faults.big_endian_atomics
         control.set(tables.CTL_BIG_ENDIAN, int(faults.big_endian_atomics))
         control.set(tables.CTL_CHAOS, int(faults.delay * 65536))
