@@ -168,7 +168,7 @@ _KINDS = (
         (
             r"RDMA device|\bibv_|mlx5|pyverbs|\bDevX\b|\bGID\b",
             r"\bQPs?\b|queue pairs?|\bport\b|capabilities|doorbell|memory region|PCI (bus|device)",
-            r"refuses|is closed|syndrome|vendor_err_synd|no object of this process|completed, and memory holds",
+            r"refuses|is refused as a whole|is closed|syndrome|vendor_err_synd|no object of this process|completed, and memory holds",
         ),
         "the RDMA device, its driver or its port does not do what ibgda or ibrc needs",
         "python -m pgas doctor ibgda ibrc checks the devices; docs/rdma.md",

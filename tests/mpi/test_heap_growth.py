@@ -1,7 +1,6 @@
 """Growth of the symmetric heap, with small heaps and steps: its limit, failures of one PE, and kernels in flight."""
 
 import contextlib
-import dataclasses
 import resource
 from pathlib import Path
 
@@ -147,14 +146,47 @@ def failing(owner, name, error):
 
 
 @contextlib.contextmanager
-def with_other_addresses():
-    """Make verbs return a memory region with other addresses in work requests."""
-    from pgas.transports.ibrc import verbs
-
-    register = verbs.register
+def refused_as_a_whole(job):
+    """Let the NIC refuse to register a heap that grew as one region."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verbs, "register", lambda *args, **options: dataclasses.replace(register(*args, **options), shift=1))
+        if hasattr(job.nic, "adapter"):
+            register_mr, heap = job.nic.adapter.register_mr, job.nic._pieces[0]
+
+            def refuse_range(address, nbytes, *rest):
+                if address == heap.address and nbytes > heap.nbytes:
+                    raise TransportError("not as a whole")
+                return register_mr(address, nbytes, *rest)
+
+            patch.setattr(job.nic.adapter, "register_mr", refuse_range)
+        else:
+            from pgas.transports.ibrc import verbs
+
+            register = verbs.register
+
+            def refuse(*args, what, **options):
+                if what == "the grown symmetric heap":
+                    raise TransportError("not as a whole")
+                return register(*args, what=what, **options)
+
+            patch.setattr(verbs, "register", refuse)
         yield
+
+
+@pytest.mark.skipif(not THROUGH_NIC, reason="capability missing: a NIC")
+def test_a_heap_in_pieces(small):
+    """Each piece has a region of its own; then, once the NIC takes the whole, there is one again."""
+    job, arrays = small
+    allocate(arrays, 3 * MIB)
+    with refused_as_a_whole(job):
+        for _ in range(2):
+            reaches_right(allocate(arrays, 2 * MIB))
+    assert job.heap.size == 12 * MIB
+    job.nic.reset()
+    reaches_right(arrays[1])
+    allocate(arrays, 6 * MIB)
+    assert job.heap.size == 16 * MIB
+    for array in arrays[1:3]:
+        reaches_right(array)
 
 
 def failures(job):
@@ -173,7 +205,9 @@ def failures(job):
         if hasattr(job.nic, "adapter"):
             yield failing(job.nic.adapter, "register_mr", TransportError("no region today")), "no region today"
         else:
-            yield with_other_addresses(), "with other addresses than before"
+            from pgas.transports.ibrc import verbs
+
+            yield failing(verbs, "register", TransportError("no region today")), "no region today"
 
 
 def test_growth_fails_on_one_pe(small):

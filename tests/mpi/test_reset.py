@@ -11,7 +11,7 @@ from numba import cuda
 import pgas
 from pgas.job import runtime
 from pgas.kernels import layout
-from pgas.transports.ibrc import tables
+from pgas.transports.ibrc import tables, work_requests
 
 if pgas.SIMULATOR:
     from pgas.kernels.compiler import cpu
@@ -122,7 +122,10 @@ def unreachable_heap():
     nic = runtime.current().nic
     if "ibgda" in TRANSPORT:
         return changed(layout.LKEY, nic._load(layout.LKEY) ^ 0x100)
-    nic._own[tables.LKEY // 8] ^= 0x100  # which reset() sets again
+    if hasattr(nic, "adapter"):
+        nic._own[tables.LKEY // 8] ^= 0x100  # which reset() sets again
+    else:
+        nic._tables[-1][0, work_requests.PIECE_KEY // 8] ^= 0x100  # the pieces of this PE's heap, which reset() makes again
     return contextlib.nullcontext()
 
 

@@ -166,6 +166,27 @@ sys.exit(3)
 
 
 @pytest.mark.slow
+def test_a_heap_in_pieces(tmp_path):
+    """One region of a heap that grew is refused: libibverbs registers the pieces, and DevX makes one key of them."""
+    text = """
+from pgas.transports.softhca.process import client
+client.Observer(os.environ["UVERBS_CARD"]).set_faults("refuse=mr_of_chunks")
+job = pgas.init()
+me, n = pgas.my_pe(), pgas.n_pes()
+arrays = [pgas.full(3 << 17, 10 * me + i, np.int64) for i in range(3)]
+pgas.barrier_all()
+put[1, 32](arrays[1], arrays[2], (me + 1) % n)
+pgas.barrier_all()
+assert (arrays[1].copy_to_host() == 10 * ((me - 1) % n) + 2).all()
+say("pieces:", [piece.nbytes >> 20 for piece in job.nic._pieces][1:])
+"""
+    variables = {"PGAS_SYMMETRIC_SIZE": "4M", "PGAS_CUMEM_GRANULARITY": "2M"}
+    status, out = program(tmp_path, text, PGAS_HCA="mlx5_0", **variables)
+    assert status == 0, out
+    assert out.count("pieces: [2, 4]") == 2, out
+
+
+@pytest.mark.slow
 def test_ibrc_over_plain_verbs():
     """Every kind of request, and registered memory. One PE with its own card, as libmlx5's queues are in private memory."""
     command = (

@@ -54,6 +54,55 @@ def test_messages_of_the_port():
     assert not model.heap[300:].any()
 
 
+def test_heaps_of_several_pieces():
+    """Data is split where a piece ends, here or there; the last part is signalled."""
+    model = Model(ends=(100, 300))
+    model.local[:600] = range(1, 601)
+    at, to = model.local.ctypes.data, model.heap.ctypes.data
+    posted = model.run([(Request.WRITE, 8 * 400, at + 8 * 50, to + 8 * 10)])
+    parts = [(50, 0, 0), (40, 1, 0), (160, 1, 1), (40, 2, 1), (110, 2, 2)]  # words, piece here, piece there
+    parts = [(8 * n, LKEY + near, HEAP_KEY + far) for n, near, far in parts]
+    assert [(r.nbytes, r.lkey, r.rkey) for r in posted] == parts
+    assert [SIGNALED in r.flags for r in posted] == [False] * 4 + [True]
+    assert (model.heap[10:410] == model.local[50:450]).all()
+
+
+def test_atomics_and_signals_in_pieces():
+    """They use the piece of their word."""
+    model = Model(ends=(100, 300))
+    model.local[:20], model.heap[:] = range(1, 21), 5
+    at, to = model.local.ctypes.data, model.heap.ctypes.data
+    word = to + 8 * 100
+    model.run(
+        [
+            (Request.READ, 8 * 250, at + 8 * 90, to + 8 * 80),
+            (Request.ADD | LANDING, 8, *cell(model, 0), word - 8, 3),
+            (Request.ADD | LANDING, 8, *cell(model, 1), word, 4),
+            (Request.SWAP | LANDING, 8, *cell(model, 2), to + 8 * 300, 9),
+            (Request.ADD | LANDING, 4, *cell(model, 3), word - 4, 1),
+            (Request.SIGNAL_SET, 8 * 20, at, word + 8, 77, to + 8 * 299),
+            (Request.SIGNAL_ADD, 0, 0, 0, 2, to + 8 * 301),
+            (Request.READ | LANDING, 8, *cell(model, 4), to + 8 * 350),
+        ]
+    )
+    assert list(model.cells[:3]) == [5, 5, 5]
+    assert model.cells[4] == 5
+    assert list(model.heap[299:302]) == [77, 9, 7]
+    assert (model.heap[101:121] == model.local[:20]).all()
+    assert (model.local[90:340] == 5).all()
+
+
+@pytest.mark.parametrize("inline", [True, False])
+@pytest.mark.parametrize("before", [0, 3, 8, 15, 16])
+def test_a_store_across_two_pieces(inline, before):
+    """Of an element that is not aligned."""
+    model, payload = Model(inline=inline, ends=(100,)), bytes(range(0xF0, 0x100))
+    low, high = (int.from_bytes(payload[i : i + 8], "little") for i in (0, 8))
+    posted = model.run([(Request.STORE, 16, 0, model.heap.ctypes.data + 800 - before, low, high)])
+    assert model.heap.tobytes()[799 - before : 817 - before] == b"\0" + payload + b"\0"
+    assert [r.nbytes for r in posted] == [n for n in (before, 16 - before) if n]
+
+
 @pytest.mark.parametrize("inline", [True, False])
 @pytest.mark.parametrize("nbytes", [1, 2, 4, 8, 16])
 def test_store(inline, nbytes):

@@ -159,8 +159,7 @@ def test_bad_key(run):
     """The peer's device refuses the key. One PE gets an error that describes the work request, and the other ends with it."""
     text = """
 if me == 0:
-    for number in range(right * nic._num, (right + 1) * nic._num):
-        nic._own[(nic.record_bytes + number * tables.ROW + work_requests.HEAP_KEY) // 8] ^= 0x100
+    nic._tables[right][0, work_requests.PIECE_KEY // 8] ^= 0x100
     attempt(put[1, 1], dest, source, right)
     attempt(pgas.barrier_all)
     sys.exit(1)

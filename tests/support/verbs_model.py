@@ -76,12 +76,14 @@ class Model:
         atomics: whether it has atomics.
         message_max: most bytes of one message.
         together: number of completions at a time.
+        ends: where pieces of heap and local memory end, in words, but for the last; each has keys and shifts of its own.
     """
 
     inline: bool = True
     atomics: bool = True
     message_max: int = 1 << 20
     together: int = 4
+    ends: tuple = ()  #: where pieces of heap and local memory end, in words, but for the last; each has its own keys and shifts
     lists: list = field(default_factory=list)  #: the work requests of each call of post_send
     before: object = None  #: called with each work request before its execution; may return a status with which it fails
     post_error: int = 0  #: result of post_send
@@ -91,6 +93,7 @@ class Model:
     def __post_init__(self):
         self.heap, self.local = np.zeros(4096, np.uint64), np.zeros(4096, np.uint64)
         self.cells = np.zeros(64, np.uint64)
+        self.near, self.far = self._pieces(self.local, LKEY, LOCAL_SHIFT), self._pieces(self.heap, HEAP_KEY, HEAP_SHIFT)
         self.queue = deque()
         self._post, self._poll = _Post(self._post_send), _Poll(self._poll_cq)
         self.control = np.zeros((layout.RING + RING * layout.REQUEST_SIZE) // 8, np.uint64)
@@ -102,17 +105,29 @@ class Model:
         for offset, value in {
             tables.CONTROL: self.control.ctypes.data, tables.SLOT_MASK: RING - 1, tables.ROWS: at + row, tables.DEPTH: DEPTH,
             tables.UNDONE: at + row + tables.ROW, tables.UNRUNG: at + row + tables.ROW + RING * tables.UNDONE_SIZE, tables.BATCH: 32,
-            tables.LKEY: LKEY, tables.CELL_LKEY: CELL_LKEY,
-            work_requests.LOCAL_SHIFT: LOCAL_SHIFT, work_requests.CELL_SHIFT: CELL_SHIFT,
+            tables.CELL_LKEY: CELL_LKEY,
+            work_requests.HEAP: self.near.ctypes.data, work_requests.CELL_SHIFT: CELL_SHIFT,
             work_requests.POST_SEND: ctypes.cast(self._post, ctypes.c_void_p).value,
             work_requests.POLL_CQ: ctypes.cast(self._poll, ctypes.c_void_p).value,
             work_requests.MESSAGE_MAX: self.message_max, work_requests.INLINE: int(SendFlags.INLINE) * self.inline,
             work_requests.ATOMICS: int(self.atomics),
             row + work_requests.SLOTS: self.slots.ctypes.data, row + work_requests.QP: 77, row + work_requests.CQ: 88,
-            row + work_requests.HEAP_SHIFT: HEAP_SHIFT, row + work_requests.HEAP_KEY: HEAP_KEY,
+            row + work_requests.FAR_HEAP: self.far.ctypes.data,
             row + work_requests.CHAINS: self.chains.ctypes.data, row + tables.RECORD: RECORD,
         }.items():  # fmt: skip
             self.own[offset // 8] = value
+
+    def _pieces(self, memory, key, shift):
+        """Return the table of the pieces of heap or local memory."""
+        ends = [*(memory.ctypes.data + 8 * end for end in self.ends), work_requests.NO_END]
+        return np.array([(end, key + i, shift + 16 * i) for i, end in enumerate(ends)], np.int64)
+
+    def _address(self, pieces, key, at, nbytes):
+        """Return the address of what a work request names; None if its key is not that of a piece that contains all of it."""
+        for i, (end, known, shift) in enumerate(pieces.tolist()):
+            if key == known and (i == 0 or at + shift >= pieces[i - 1, 0]) and at + shift + nbytes <= end:
+                return at + shift
+        return None
 
     # ------------------------------------------------------------------------------------------------------------------ the device
 
@@ -147,11 +162,15 @@ class Model:
         return made
 
     def _execute(self, request):
-        if request.rkey != HEAP_KEY:
+        remote = self._address(self.far, request.rkey, request.remote, request.nbytes)
+        if remote is None:
             return WcStatus.REM_ACCESS_ERR
-        remote = request.remote + HEAP_SHIFT
         if not request.inline:
-            local = request.addr + {LKEY: LOCAL_SHIFT, CELL_LKEY: CELL_SHIFT}[request.lkey]
+            local = self._address(self.near, request.lkey, request.addr, request.nbytes)
+            if request.lkey == CELL_LKEY:
+                local = request.addr + CELL_SHIFT
+            if local is None:
+                return WcStatus.LOC_PROT_ERR
         if request.opcode == WrOpcode.RDMA_WRITE:
             ctypes.memmove(remote, request.inline or ctypes.string_at(local, request.nbytes), request.nbytes)
         elif request.opcode == WrOpcode.RDMA_READ:

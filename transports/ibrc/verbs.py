@@ -12,7 +12,7 @@ This has not been tried on such a machine.
 import contextlib
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from types import ModuleType
 from typing import Any, ClassVar
@@ -45,7 +45,7 @@ class _Introduction:
     end: End
     qpns: tuple[int, ...]  #: by queue number: those to PE 0, then to PE 1, ...
     psns: tuple[int, ...]
-    heap: tuple[int, int]  #: rkey, shift
+    heap: tuple[tuple[int, int, int], ...]  #: of each piece: address where it ends, rkey, shift
     max_msg_sz: int
     atomics: bool
 
@@ -78,6 +78,8 @@ class VerbsNIC(RingNIC):
     ) -> None:
         self._device_name, self._port, self._gid, self._path = device, port, gid, path
         self._local: dict[int, Region] = {}
+        #: Tables of pieces of heaps, also those from before a growth, which the proxy thread may still read.
+        self._tables: list[np.ndarray] = []
         self.name = f"{device}:{port}"
         super().__init__(part)
 
@@ -103,13 +105,15 @@ class VerbsNIC(RingNIC):
                 raise TransportError(f"RDMA device {self._device} has {limit} {name}, {wanted} are needed: choose a smaller {variable}")
         access_of_peers = self._access_of_peers = Access.LOCAL_WRITE | permitted(self._device)
         heap, queues = ((self._slot + s.offset, s.size) for s in self._segments)
-        self._heap, self._cells = (
+        whole, self._cells = (
             self._register(*place, access, what, on_gpu=not SIMULATOR)
             for place, access, what in (
                 (heap, access_of_peers, "the symmetric heap (PGAS_SYMMETRIC_SIZE)"),
                 (queues, Access.LOCAL_WRITE, "landing cells and work requests"),
             )
         )
+        #: The regions of the heap, by address, and where each ends.
+        self._heap = self._grown = [(sum(heap), whole)]
         self._first_slot = queues[0] + CELL_BYTES
         self._chains = np.zeros((count, work_requests.N_CHAINS * work_requests.CHAIN_SIZE // 8), np.int64)
         self.qps = []
@@ -126,7 +130,7 @@ class VerbsNIC(RingNIC):
             end_of(self._device, self._gid),
             tuple(qp.qpn for qp in self.qps),
             tuple(qp.psn for qp in self.qps),
-            (self._heap.rkey, self._heap.shift),
+            _far(self._heap),
             caps.max_msg_sz,
             caps.atomics,
         )
@@ -141,22 +145,42 @@ class VerbsNIC(RingNIC):
         self._made.callback(region.mr.close)
         return region
 
-    def _reach(self, chunk: Segment, fd: int, undo: contextlib.ExitStack) -> int:
-        """Register the grown heap as one region. The proxy thread keeps running, so addresses in work requests must not change."""
-        heap = self._segments[0].offset
-        address, nbytes = self._slot + heap, chunk.offset + chunk.size - heap
-        what = "the grown symmetric heap"
-        grown = self._grown = register(self._device, address, nbytes, self._access_of_peers, what=what, on_gpu=not SIMULATOR)
-        undo.callback(grown.mr.close)
-        if grown.shift != self._heap.shift:
-            raise TransportError(f"RDMA device {self._device} registers {nbytes} bytes of {what} with other addresses than before")
-        return grown.rkey
+    def _reach(self, chunk: Segment, fd: int, undo: contextlib.ExitStack) -> Any:
+        """Register the grown heap as one region; or, if the device refuses that, the chunk: the proxy thread then splits what crosses."""
+        heap, start = self._slot + self._segments[0].offset, self._slot + chunk.offset
+        end = start + chunk.size
+        try:
+            self._grown = [(end, self._more(heap, end - heap, "the grown symmetric heap", undo))]
+        except TransportError as refused:
+            try:
+                self._grown = [*self._heap, (end, self._more(start, chunk.size, "memory added to the symmetric heap", undo))]
+            except TransportError as error:
+                raise TransportError(f"the grown heap is refused as a whole ({refused}) and in pieces ({error})") from error
+        return _far(self._grown)
 
-    def _take_keys(self, keys: list[int]) -> None:
+    def _more(self, address: int, nbytes: int, what: str, undo: contextlib.ExitStack) -> Region:
+        region = register(self._device, address, nbytes, self._access_of_peers, what=what, on_gpu=not SIMULATOR)
+        undo.callback(region.mr.close)
+        return region
+
+    def _take_keys(self, keys: list[Any]) -> None:
+        """Tell the proxy thread, which keeps running, of each heap's pieces by one store."""
         self._heap = self._grown
-        self._made.callback(self._heap.mr.close)
-        self._set({self._row(n) + work_requests.HEAP_KEY: keys[n // self._num] for n in range(len(self.qps))})
-        self._set({tables.LKEY: self._heap.lkey})
+        self._made.callback(self._heap[-1][1].mr.close)
+        far = [self._table(pieces) for pieces in keys]
+        self._set({self._row(n) + work_requests.FAR_HEAP: far[n // self._num] for n in range(len(self.qps))})
+        self._set({work_requests.HEAP: self._near()})
+
+    def _near(self) -> int:
+        """Return the address of the pieces of this PE's heap, as local operands."""
+        return self._table([(end, region.lkey, region.shift) for end, region in self._heap])
+
+    def _table(self, pieces: Sequence[tuple[int, int, int]]) -> int:
+        """Return the address of the pieces of a heap, for the proxy thread."""
+        *ends, _ = (end for end, _, _ in pieces)
+        rows = [(end, key, shift) for end, (_, key, shift) in zip([*ends, work_requests.NO_END], pieces, strict=True)]
+        self._tables.append(np.array(rows, np.int64))
+        return int(self._tables[-1].ctypes.data)
 
     def _key(self, entry: int, address: int, nbytes: int) -> int:
         """Register local memory. Return 0: kernels need no lkey, as the proxy thread posts."""
@@ -185,13 +209,13 @@ class VerbsNIC(RingNIC):
             if met[pe].end.ethernet != met[self._me].end.ethernet:
                 raise TransportError(f"{met[self._me].name} and PE {pe}'s {met[pe].name} have different link layers")
             qp.connect(met[pe].qpns[other], met[pe].psns[other], met[self._me].end, met[pe].end, self._path)
+        self._far_heaps = [self._table(peer.heap) for peer in met]
 
     def _record_words(self) -> Mapping[int, int]:
         first = self.qps[0]
         return {
-            tables.LKEY: self._heap.lkey,
+            work_requests.HEAP: self._near(),
             tables.CELL_LKEY: self._cells.lkey,
-            work_requests.LOCAL_SHIFT: self._heap.shift,
             work_requests.CELL_SHIFT: self._cells.shift,
             work_requests.POST_SEND: first.post_send,
             work_requests.POLL_CQ: first.poll_cq,
@@ -201,13 +225,12 @@ class VerbsNIC(RingNIC):
         }
 
     def _row_words(self, number: int) -> Mapping[int, int]:
-        peer, qp = self._met[number // self._num], self.qps[number]
+        qp = self.qps[number]
         return {
             work_requests.SLOTS: self._first_slot + number * self._depth * work_requests.SLOT,
             work_requests.QP: qp.address,
             work_requests.CQ: qp.cq_address,
-            work_requests.HEAP_SHIFT: peer.heap[1],
-            work_requests.HEAP_KEY: peer.heap[0],
+            work_requests.FAR_HEAP: self._far_heaps[number // self._num],
             work_requests.CHAINS: self._chains[number].ctypes.data,
         }
 
@@ -266,6 +289,11 @@ class VerbsNIC(RingNIC):
     def _word(self, address: int, nbytes: int = 8) -> int:
         """Return a word of the slots."""
         return int.from_bytes(self._memory.read(address, nbytes), "little")
+
+
+def _far(heap: Sequence[tuple[int, Region]]) -> tuple[tuple[int, int, int], ...]:
+    """Return the pieces of a heap for peers."""
+    return tuple((end, region.rkey, region.shift) for end, region in heap)
 
 
 _FAULT_WORDS = (work_requests.FAULT, work_requests.FAULT_CODE, work_requests.FAULT_VENDOR, work_requests.FAULT_SLOT)

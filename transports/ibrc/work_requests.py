@@ -28,7 +28,6 @@ from pgas.transports.ibrc.tables import (
     CONS_IDX,
     CONTROL,
     DEPTH,
-    LKEY,
     POSTED,
     PROD_IDX,
     REFUSED,
@@ -48,20 +47,25 @@ from pgas.transports.verbs.abi import SendFlags, WrOpcode
 #: Sources that the loop's stamp covers beside this file.
 SOURCES = (abi.__file__,)
 
-# Words of the loop's record, behind those of tables.py; keys are in host byte order. LKEY is the heap's, CELL_LKEY that of landing cells
-# and slots. *_SHIFT: subtracted from an address of the window, it gives the address in work requests. POST_SEND, POLL_CQ: addresses of
-# functions. MESSAGE_MAX: bytes of the longest work request. INLINE: IBV_SEND_INLINE if staging cells are posted inline, else 0. ATOMICS:
-# whether all devices have atomics. FAULT_*: the error. WCS: the array that poll_cq fills.
+# Words of the loop's record, behind those of tables.py; keys are in host byte order. HEAP: address of the pieces of this PE's heap.
+# CELL_LKEY is that of landing cells and slots; CELL_SHIFT, subtracted from an address of the window, gives the address in work requests.
+# POST_SEND, POLL_CQ: addresses of functions. MESSAGE_MAX: bytes of the longest work request. INLINE: IBV_SEND_INLINE if staging cells are
+# posted inline, else 0. ATOMICS: whether all devices have atomics. FAULT_*: the error. WCS: the array that poll_cq fills.
 (
-    LOCAL_SHIFT, CELL_SHIFT, POST_SEND, POLL_CQ, MESSAGE_MAX, INLINE, ATOMICS,
+    HEAP, CELL_SHIFT, POST_SEND, POLL_CQ, MESSAGE_MAX, INLINE, ATOMICS,
     FAULT, FAULT_CODE, FAULT_VENDOR, FAULT_SLOT, BAD_WR, WCS,
 ) = range(tables.END, tables.END + 104, 8)  # fmt: skip
 N_WCS = 16  #: most completions of one poll_cq
 END = WCS + N_WCS * abi.WC_SIZE
 
-# Words of a row. SLOTS, QP, CQ: addresses. CHAINS: address of its table of chains.
-SLOTS, QP, CQ, HEAP_SHIFT, HEAP_KEY = range(0, 40, 8)
+# Words of a row. SLOTS, QP, CQ: addresses. FAR_HEAP: address of the pieces of the peer's heap. CHAINS: address of its table of chains.
+SLOTS, QP, CQ, FAR_HEAP = range(0, 32, 8)
 CHAINS = tables.CONS_IDX + 8
+
+# A piece of a heap, in the order of addresses: where it ends, the last one nowhere (NO_END); its lkey or rkey; its shift. A heap is one
+# piece unless the device refused to register it as a whole after it had grown.
+PIECE_END, PIECE_KEY, PIECE_SHIFT, PIECE_SIZE = range(0, 32, 8)
+NO_END = (1 << 63) - 1
 
 # A slot: the work request, its SGE, its staging cell. REQUEST: the request in the kernels' ring that a CMP_AND_SWP performs, else 0.
 SGE = abi.SEND_WR_SIZE
@@ -117,6 +121,14 @@ def slot_of(own: int, row: int, index: int) -> int:
 
 
 @on_host
+def piece_of(heap: int, address: int) -> int:
+    """Return the piece of a heap that contains an address. heap: address of its first piece."""
+    while address >= load(heap + PIECE_END):
+        heap += PIECE_SIZE
+    return heap
+
+
+@on_host
 def begin(own: int, row: int, opcode: int, flags: int) -> int:
     """Begin the next work request, with one SGE, and return its slot. Its wr_id is its index + 1."""
     index = load(row + PROD_IDX)
@@ -141,20 +153,20 @@ def store_sge(at: int, addr: int, nbytes: int, lkey: int) -> int:
 
 
 @on_host
-def store_remote(at: int, addr: int, rkey: int) -> int:
-    """Store the remote address and rkey of a WRITE or READ."""
-    store(at + abi.WR_REMOTE_ADDR, addr)
-    return store_u32(at + abi.WR_RDMA_RKEY, rkey)
+def store_remote(at: int, addr: int, piece: int) -> int:
+    """Store the remote address and rkey of a WRITE or READ in a piece of the peer's heap."""
+    store(at + abi.WR_REMOTE_ADDR, addr - load(piece + PIECE_SHIFT))
+    return store_u32(at + abi.WR_RDMA_RKEY, load(piece + PIECE_KEY))
 
 
 @on_host
 def post_atomic(own: int, row: int, opcode: int, addr: int, compare_add: int, swap: int) -> int:
     """Begin an atomic on 8 bytes of the heap and return its slot; the old value lands in the slot's staging cell."""
-    at = begin(own, row, opcode, _SIGNALED)
-    store(at + abi.WR_REMOTE_ADDR, addr - load(row + HEAP_SHIFT))
+    at, piece = begin(own, row, opcode, _SIGNALED), piece_of(load(row + FAR_HEAP), addr)
+    store(at + abi.WR_REMOTE_ADDR, addr - load(piece + PIECE_SHIFT))
     store(at + abi.WR_COMPARE_ADD, compare_add)
     store(at + abi.WR_SWAP, swap)
-    store_u32(at + abi.WR_ATOMIC_RKEY, load(row + HEAP_KEY))
+    store_u32(at + abi.WR_ATOMIC_RKEY, load(piece + PIECE_KEY))
     store_sge(at, at + STAGING - load(own + CELL_SHIFT), 8, load(own + CELL_LKEY))
     return at
 
@@ -338,13 +350,14 @@ def step(own: int, request: int, row: int, done: int) -> int:
         fail(own, NO_ATOMICS, operation, 0, 0)
         return REFUSED
     if operation == _STORE:
-        inline = load(own + INLINE)
+        inline, far = load(own + INLINE), piece_of(load(row + FAR_HEAP), to + done)
+        count = min(nbytes - done, load(far + PIECE_END) - (to + done))
         at = begin(own, row, _RDMA_WRITE, _SIGNALED | inline)
         store(at + STAGING, load(request + layout.VALUE))
         store(at + STAGING + 8, load(request + layout.SECOND))
-        store_sge(at, at + STAGING - (0 if inline else load(own + CELL_SHIFT)), nbytes, load(own + CELL_LKEY))
-        store_remote(at, to - load(row + HEAP_SHIFT), load(row + HEAP_KEY))
-        return POSTED
+        store_sge(at, at + STAGING + done - (0 if inline else load(own + CELL_SHIFT)), count, load(own + CELL_LKEY))
+        store_remote(at, to + done, far)
+        return POSTED if done + count == nbytes else done + count
     if operation in (_ADD, _COMPARE_SWAP) or operation >= _SWAP:
         if nbytes == 4 or operation >= _SWAP or has_chain(row, to):
             return REFUSED if exchange(own, row, request) != 0 else POSTED
@@ -357,20 +370,24 @@ def step(own: int, request: int, row: int, done: int) -> int:
         return POSTED
     signals = operation in (_SIGNAL_SET, _SIGNAL_ADD)
     if done < nbytes:
-        count = min(nbytes - done, load(own + MESSAGE_MAX))
+        far, near = piece_of(load(row + FAR_HEAP), to + done), 0
+        count = min(nbytes - done, load(own + MESSAGE_MAX), load(far + PIECE_END) - (to + done))
+        if what & layout.LANDING == 0 and what >> layout.LOCAL_SHIFT == 0:
+            near = piece_of(load(own + HEAP), local + done)
+            count = min(count, load(near + PIECE_END) - (local + done))
         last = done + count == nbytes
         opcode = _RDMA_READ if operation == _READ else _RDMA_WRITE
         # One in 32 is signalled too: without completions, the slots of a long request would never become free.
         signalled = (last and not signals) or load(row + PROD_IDX) & _SIGNAL_MASK == _SIGNAL_MASK
         at = begin(own, row, opcode, _SIGNALED if signalled else _UNSIGNALED)
-        store_remote(at, to + done - load(row + HEAP_SHIFT), load(row + HEAP_KEY))
-        if what & layout.LANDING:
+        store_remote(at, to + done, far)
+        if near != 0:
+            store_sge(at, local + done - load(near + PIECE_SHIFT), count, load(near + PIECE_KEY))
+        elif what & layout.LANDING:
             store_sge(at, local + done - load(own + CELL_SHIFT), count, load(own + CELL_LKEY))
-        elif what >> layout.LOCAL_SHIFT:
+        else:
             region = load(own + REGISTERED) + ((what >> layout.LOCAL_SHIFT) - 1) * REGION_SIZE
             store_sge(at, local + done - load(region + REGION_SHIFT), count, load(region + REGION_LKEY))
-        else:
-            store_sge(at, local + done - load(own + LOCAL_SHIFT), count, load(own + LKEY))
         if not last:
             return done + count
     if signals:

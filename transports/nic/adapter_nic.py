@@ -15,7 +15,9 @@ from pgas.transports.mlx5 import cqe, send_queue
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.mlx5.doorbell import DBR_SND_OFFSET
 from pgas.transports.mlx5.wqe import WQEBB
+from pgas.transports.nic import indirect_key
 from pgas.transports.nic.adapter import FirstError, Inspection, Opener, Path, Port
+from pgas.transports.nic.indirect_key import Piece
 from pgas.transports.nic.protocol import CELL_BYTES, NIC, Part, big_endian
 from pgas.transports.nic.queue_pair import QueuePair, Queues, check_caps, returns_big_endian
 from pgas.transports.nic.snapshot import QueueMemory
@@ -74,6 +76,7 @@ class AdapterNIC(NIC):
         pdn = self._pdn = adapter.alloc_pd()
         heap, queues, *_ = [(address, nbytes) for address, nbytes, _ in shared]
         lkey, self._heap_key = adapter.register_mr(*heap, pdn, _ACCESS)
+        self._pieces = self._grown = [Piece(*heap, lkey)]
         cell_key, _ = adapter.register_mr(queues[0], CELL_BYTES, pdn, Access.LOCAL_WRITE)
         umem = adapter.register_umem(*queues)
         self.queues = self._places(shared)
@@ -138,14 +141,30 @@ class AdapterNIC(NIC):
     # ----------------------------------------------------------------------------------------------------------------- memory
 
     def _reach(self, chunk: Segment, fd: int, undo: contextlib.ExitStack) -> Any:
-        start, heap = self._slot + chunk.offset, self._slot + self._segments[0].offset
+        """Register the whole heap again. If the adapter refuses that, register the chunk, and make one key for this and earlier pieces."""
+        start, heap = self._slot + chunk.offset, self._pieces[0].address
         self.adapter.share(start, chunk.size, fd)
         undo.callback(self.adapter.unshare, start, chunk.size)
-        lkey, rkey = self.adapter.register_mr(heap, start + chunk.size - heap, self._pdn, _ACCESS)
-        undo.callback(self.adapter.deregister_mr, lkey)
+        try:
+            lkey, rkey = self._registered(heap, start + chunk.size - heap, undo)
+            self._grown = [Piece(heap, start + chunk.size - heap, lkey)]
+        except TransportError as refused:
+            try:
+                piece = Piece(start, chunk.size, self._registered(start, chunk.size, undo)[0])
+                self._grown = [*self._pieces, piece]
+                lkey = rkey = indirect_key.over(self.adapter, self._pdn, _ACCESS, self._grown)
+            except TransportError as error:
+                raise TransportError(f"the grown heap is refused as a whole ({refused}) and in pieces ({error})") from error
+            undo.callback(indirect_key.destroy, self.adapter, lkey)
         return lkey, rkey
 
+    def _registered(self, address: int, nbytes: int, undo: contextlib.ExitStack) -> tuple[int, int]:
+        keys = self.adapter.register_mr(address, nbytes, self._pdn, _ACCESS)
+        undo.callback(self.adapter.deregister_mr, keys[0])
+        return keys
+
     def _take_keys(self, keys: list[Any]) -> None:
+        self._pieces = self._grown
         lkey, self._heap_key = keys[self._me]
         self._store(layout.LKEY, big_endian(lkey))
         for pe, (_, rkey) in enumerate(keys):

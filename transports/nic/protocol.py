@@ -186,8 +186,8 @@ class NIC(ABC):
     def extend_heap(self, chunk: Segment, fd: int) -> None:
         """Register the heap with a segment appended, and give kernels launched from now on its keys. Collective.
 
-        The whole heap is registered again, as kernels have one key per PE. Running kernels may use the old keys, so these keys and their
-        regions stay valid to the end of the job.
+        The whole heap is registered again, or only the segment if the NIC refuses the whole. Running kernels may use the old keys, so these
+        keys and their regions stay valid to the end of the job.
 
         Args:
             chunk: the segment, mapped here and zeroed.
