@@ -88,7 +88,10 @@ def collected(team, dest, source, counts):
 
 @pytest.fixture(scope="module")
 def compiled():
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")} | {"NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": "tests"}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")} | {
+        "NUMBA_ENABLE_CUDASIM": "0",
+        "PYTHONPATH": os.pathsep.join(("tests/kernels", "tests/support")),
+    }
     command = [sys.executable, "-c", COMPILED]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 0, done.stderr
