@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 
 import examples
+import forks
 import pytest
 import reference
 from examples import PAGES, ROOT
@@ -42,6 +43,26 @@ def test_the_exercise_without_a_fence(tmp_path):
     command = examples.commands(without)[0]
     assert command.arguments == ("hello.py",)
     assert "_" in examples.run(replace(command, environment=(("PGAS_SIM_WEAK", seed),)), tmp_path)
+
+
+def test_the_hang_report_is_that_of_the_program(tmp_path):
+    """Every line of docs/hangs.md, and only lines that its table explains."""
+    page = ROOT / "docs" / "hangs.md"
+    blocks = dict(examples.blocks(page))
+    program = tmp_path / "lost.py"
+    program.write_text(blocks["python"], encoding="utf-8")
+    *settings, _mpirun, _n, npes, _python, name = blocks["sh"].split()
+    assert name == program.name
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI_"))} | dict(s.split("=") for s in settings)
+    command = [*examples.mpirun(int(npes)), forks.python(), str(program)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode != 0, done.stderr
+    assert not examples.unlike((*blocks["text"].splitlines(), "..."), done.stderr)
+    explained = re.findall(r"^\| `(.*?)`", page.read_text(encoding="utf-8"), re.MULTILINE)
+    for line in re.findall(r"^pgas: PE \d: +(.*)", done.stderr, re.MULTILINE):
+        assert any(re.match(re.escape(words).replace(r"\.\.\.", ".*"), line) for words in (*explained, "host: ", "block 0, thread 3: ")), (
+            line
+        )
 
 
 @pytest.mark.parametrize("npes", [1, 3])

@@ -26,7 +26,7 @@ _KINDS = (
         ),
         "a PE waited longer than PGAS_TIMEOUT for something that another PE, or the NIC, had to do",
         "the message names what was awaited and who had to write it: look for a PE that took another branch, ended, or waits for this one; "
-        "docs/getting-started.md reads a hang report. Work that takes longer needs a larger PGAS_TIMEOUT",
+        "docs/hangs.md explains each line of a hang report. Work that takes longer needs a larger PGAS_TIMEOUT",
     ),
     Remedy(
         "disagreement",
