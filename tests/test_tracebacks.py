@@ -35,6 +35,11 @@ MISTAKES = [
     ("freed.copy_to_host()", 1, "HeapError: use after free: int64 array of shape (4,) allocated at "),
     ("a[9]", 1, "IndexError: index 9 is out of bounds for axis 0 with size 4"),
     ("pgas.put(a, b, 5)", 1, "ValueError: pgas.put: pe must be an integer from 0 to 0, not 5"),
+    ("pgas.put(a, b, False)", 1, "ValueError: pgas.put: pe must be an integer from 0 to 0, not False"),
+    ("pgas.atomic_and(pgas.zeros(1), 0, 1, 0)", 1, "TypeError: pgas.atomic_and: dest has elements of type float64; it must hold integers"),
+    ("kernel[1.5, 1](a, b, 0)", 1, "TypeError: kernel: grid must be an integer or up to three of them, not 1.5"),
+    ("kernel[1, 1](a=a, b=b, which=0)", 1, "TypeError: kernel: the arguments of a kernel have no names in a launch, but there is a="),
+    ("kernel[1, 1](a, b, 5)", 2, "TypeError: tid=[0, 0, 0] ctaid=[0, 0, 0]: pgas.barrier_all: there is no parameter stream; it has none"),
     ("pgas.syncronize()", 1, "AttributeError: module 'pgas' has no attribute 'syncronize'. Did you mean: 'synchronize'?"),
     ("kernel[1, 1](a, freed, 0)", 1, "HeapError: use after free: int64 array of shape (4,) allocated at "),
     ("kernel[1, 1](a)", 1, "TypeError: tid=[0, 0, 0] ctaid=[0, 0, 0]: kernel() missing 2 required positional arguments: 'b' and 'which'"),
@@ -60,6 +65,8 @@ def kernel(a, b, which):
         pgas.zeros(4)
     if which == 4:
         pgas.put(a, b, 7)
+    if which == 5:
+        pgas.barrier_all(stream=0)
 
 pgas.init()
 a, b, freed = (pgas.zeros(4, np.int64) for _ in range(3))

@@ -131,11 +131,16 @@ class ConfiguredKernel:
 
     def __init__(self, kernel: Kernel, configuration: tuple[Any, ...]) -> None:
         self._kernel, self._configuration = kernel, configuration
-        self._configured = kernel.dispatcher[configuration]
+        try:
+            self._configured = kernel.dispatcher[configuration]
+        except TypeError:  # Numba's words do not name the kernel
+            for name, sizes in zip(("grid", "block"), configuration, strict=False):
+                _three(f"{kernel.__name__}: {name}", sizes)
+            raise
         self._described = _described(kernel, configuration)
         self._launches: dict[Any, launches.Launch] = {}  # by the types of the arguments; on GPUs
 
-    def __call__(self, *args: Any) -> None:
+    def __call__(self, *args: Any, **names: Any) -> None:
         """Launch; returns while the kernel runs (in the simulator: after it has run).
 
         Raises:
@@ -143,6 +148,10 @@ class ConfiguredKernel:
             HeapError: an argument was freed.
             ValueError: no block of this size fits on an SM: its threads take too many registers, or are more than launch_bounds.
         """
+        if names:
+            raise TypeError(
+                f"{self._kernel.__name__}: the arguments of a kernel have no names in a launch, but there is {next(iter(names))}="
+            )
         job = runtime.current()
         job.teams.check(teams.handles(args))
         job.launching(*self._described)

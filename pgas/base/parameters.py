@@ -9,6 +9,7 @@ __all__ = ["bound", "call", "in_kernels", "misfit", "suggestion"]
 
 #: In errors that name what they are about: a function, a variable, or the thread of a kernel in the simulator.
 _NAMED = re.compile(r"\bpgas\.\w+|\bPGAS_\w+=|^tid=")
+_THREAD = re.compile(r"^tid=\[[\d, ]+\] ctaid=\[[\d, ]+\]: (?=pgas\.)")
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -26,8 +27,11 @@ def call(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs:
     except (TypeError, ValueError) as error:
         if isinstance(error, TypeError) and (error.__traceback__ is None or error.__traceback__.tb_next is None):  # of this call
             raise TypeError(misfit(name, inspect.signature(function), len(args), kwargs) or str(error)) from None
-        if type(error) in (TypeError, ValueError) and not _NAMED.search(str(error)):
-            error.args = (f"pgas.{name}: {error}",)
+        if type(error) in (TypeError, ValueError):
+            if (text := _THREAD.sub("", str(error))).startswith(f"pgas.{name}: "):
+                error.args = (text,)  # of the kernel that performs the call
+            elif not _NAMED.search(text):
+                error.args = (f"pgas.{name}: {text}",)
         raise
 
 
@@ -75,7 +79,8 @@ def misfit(name: str, parameters: inspect.Signature, count: int, keywords: Colle
     known = parameters.parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in known.values())
     if unknown := [word for word in keywords if word not in known and not takes_all]:
-        return f"pgas.{name}: there is no parameter {unknown[0]}{suggestion(unknown[0], known)}, but {', '.join(known)}"
+        there_are = f", but {', '.join(known)}" if known else "; it has none"
+        return f"pgas.{name}: there is no parameter {unknown[0]}{suggestion(unknown[0], known)}{there_are}"
     try:
         parameters.bind(*[None] * count, **dict.fromkeys(keywords))
     except TypeError as error:

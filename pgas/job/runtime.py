@@ -291,7 +291,7 @@ class Job(Collective):
     def check_pe(self, function: str, pe: Any, name: str = "pe") -> None:
         """Refuse a value that is not a PE's number. function, name: of the call and its argument, for the message."""
         shown = pe if isinstance(pe, (int, float, np.number)) else type(pe).__name__  # not the elements of an array
-        if not isinstance(pe, (int, np.integer)) or not 0 <= pe < self.n_pes:
+        if not isinstance(pe, (int, np.integer)) or isinstance(pe, bool) or not 0 <= pe < self.n_pes:
             raise ValueError(f"pgas.{function}: {name} must be an integer from 0 to {self.n_pes - 1}, not {shown}")
 
     # ------------------------------------------------------------------------------------------------------------------ waiting
