@@ -111,7 +111,7 @@ def _of_program(entries: list[TracebackType]) -> list[TracebackType]:
         if entry is not None and _is_library(entry):
             run.append(entry)
             continue
-        if not any(OF_PGAS.match(_module(e)) for e in run):
+        if not any(_is_of_pgas(e) for e in run):
             kept += run
         run = []
         if entry is not None:
@@ -130,6 +130,12 @@ def _linked(entries: list[TracebackType]) -> TracebackType | None:
 def _is_library(entry: TracebackType) -> bool:
     module = _module(entry)
     return OF_PGAS.match(module) is not None or _package(module) in _LIBRARIES
+
+
+def _is_of_pgas(entry: TracebackType) -> bool:
+    """Whether a frame is of pgas, or of a method that one of its objects inherits, such as Numba's copy_to_device()."""
+    own = type(entry.tb_frame.f_locals.get("self")).__module__
+    return OF_PGAS.match(_module(entry)) is not None or OF_PGAS.match(own) is not None
 
 
 def _module(entry: TracebackType) -> str:
