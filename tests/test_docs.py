@@ -68,7 +68,7 @@ def test_the_hang_report_is_that_of_the_program(tmp_path):
 @pytest.mark.parametrize("npes", [1, 3])
 def test_the_program_of_the_readme_with_any_number_of_pes(tmp_path, npes):
     command = next(c for c in COMMANDS if c.page == README)
-    expected = tuple(f"PE {pe} got {float((pe - 1) % npes)} from its left neighbour" for pe in range(npes))
+    expected = tuple(f"PE {pe} got {float((pe - 1) % npes)} from its left neighbor" for pe in range(npes))
     assert not examples.unlike(expected, examples.run(command, tmp_path, npes))
 
 

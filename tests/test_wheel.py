@@ -81,7 +81,7 @@ def test_every_module_is_in_the_wheel(built):
 
 
 def check_readmes_program(installed):
-    lines = ["PE 0 got 1.0 from its left neighbour", "PE 1 got 0.0 from its left neighbour"]
+    lines = ["PE 0 got 1.0 from its left neighbor", "PE 1 got 0.0 from its left neighbor"]
     assert sorted(installed.printed("mpirun", "-n", "2", "python", installed.program).splitlines()) == lines
     for command in (["pgas", "run"], ["python", "-m", "pgas.run"]):
         marked = [f"[PE {pe}] {line}" for pe, line in enumerate(lines)]
