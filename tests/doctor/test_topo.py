@@ -51,7 +51,7 @@ def test_a_cluster_node(tmp_path):
 def test_the_output_in_the_docs(tmp_path):
     _, facts = cluster(tmp_path, per_node=1)
     page = (Path(__file__).resolve().parents[2] / "docs" / "machine.md").read_text(encoding="utf-8")
-    picture = page.partition("it prints the path between each pair of PEs:\n\n")[2].partition("\n## ")[0]
+    picture = page.partition("it prints the transport between each pair of PEs:\n\n")[2].partition("\n## ")[0]
     lines = [line.removeprefix("  ") for line in picture.splitlines() if line]  # indented by four there, by two here
     assert len(lines) == 8
     assert [line for line in lines if line.removeprefix("  ") not in shown(facts) and line not in shown(facts)] == []
