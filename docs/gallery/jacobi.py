@@ -13,7 +13,7 @@ FROM_ABOVE, FROM_BELOW = 0, 1
 
 @pgas.jit
 def by_p(new, old, up, down):
-    """Each thread computes an element, and stores it in the neighbour's halo row if it is one of a border row."""
+    """Each thread computes an element and, if the element is in a border row, stores it in the neighbor's halo row."""
     rows, columns = new.shape[0] - 2, new.shape[1]
     x, y = cuda.grid(2)
     x, y = x + 1, y + 1
@@ -28,13 +28,13 @@ def by_p(new, old, up, down):
 
 @pgas.jit
 def by_put(new, old, up, down):
-    """Each block computes a part of a row, and puts it as one message if the row is a border row."""
+    """Each block computes a part of a row and, if the row is a border row, puts it as one message."""
     rows, columns = new.shape[0] - 2, new.shape[1]
     first, y = 1 + cuda.blockIdx.x * cuda.blockDim.x, 1 + cuda.blockIdx.y
     x, end = first + cuda.threadIdx.x, min(first + cuda.blockDim.x, columns - 1)
     if x < end:
         new[y, x] = np.float32(0.25) * (old[y - 1, x] + old[y + 1, x] + old[y, x - 1] + old[y, x + 1])
-    cuda.syncthreads()  # the part is there
+    cuda.syncthreads()  # the part is complete
     if y == 1:
         pgas.put_nbi_block(new[rows + 1, first:end], new[1, first:end], up)
     if y == rows:
@@ -43,14 +43,14 @@ def by_put(new, old, up, down):
 
 @pgas.jit
 def persistent(a, b, signal, up, down, steps):
-    """One kernel takes all steps: signals between neighbours, a grid barrier between blocks."""
+    """One kernel performs all steps, with signals between neighbors and a grid barrier between blocks."""
     rows, columns, grid = a.shape[0] - 2, a.shape[1], cuda.cg.this_grid()
     for step in range(steps):
         old, new = (a, b) if step % 2 == 0 else (b, a)
         for y in range(1 + cuda.blockIdx.x, rows + 1, cuda.gridDim.x):
             for x in range(1 + cuda.threadIdx.x, columns - 1, cuda.blockDim.x):
                 new[y, x] = np.float32(0.25) * (old[y - 1, x] + old[y + 1, x] + old[y, x - 1] + old[y, x + 1])
-        grid.sync()  # the rows are there, whichever blocks computed them
+        grid.sync()  # the rows are complete, whichever blocks computed them
         if cuda.blockIdx.x == 0:
             pgas.put_signal_block(new[rows + 1], new[1], signal, FROM_BELOW, step + 1, pgas.SIGNAL_SET, up)
             if cuda.threadIdx.x == 0:
@@ -59,25 +59,25 @@ def persistent(a, b, signal, up, down, steps):
             pgas.put_signal_block(new[0], new[rows], signal, FROM_ABOVE, step + 1, pgas.SIGNAL_SET, down)
             if cuda.threadIdx.x == 0:
                 pgas.signal_wait_until(signal, FROM_BELOW, pgas.GE, step + 1)
-        grid.sync()  # and so are those of the neighbours, for all blocks
+        grid.sync()  # the neighbors' rows are visible to all blocks
 
 
 options = argparse.ArgumentParser(description=__doc__)
 options.add_argument("--version", choices=("p", "put", "persistent"), default="persistent")
 for name, default in {"nx": 64, "ny": 48, "steps": 10, "blocks": 4, "threads": 32}.items():
-    options.add_argument(f"--{name}", type=int, default=default)  # ny: a multiple of PEs; blocks: of the persistent kernel
+    options.add_argument(f"--{name}", type=int, default=default)  # ny: a multiple of the number of PEs; blocks: for the persistent kernel
 args = options.parse_args()
 
 with pgas.init():
     me, n = pgas.my_pe(), pgas.n_pes()
     rows, up, down = args.ny // n, (me - 1) % n, (me + 1) % n  # the first row follows the last one
     plate = np.zeros((args.ny, args.nx), np.float32)
-    plate[:, [0, -1]] = np.sin(2 * np.pi * np.arange(args.ny) / (args.ny - 1))[:, None]  # the edges, which stay
+    plate[:, [0, -1]] = np.sin(2 * np.pi * np.arange(args.ny) / (args.ny - 1))[:, None]  # the edges, which do not change
     start = np.take(plate, range(me * rows - 1, me * rows + rows + 1), axis=0, mode="wrap")  # with a halo row above and below
     a, b, signal = pgas.array(start), pgas.array(start), pgas.zeros(2, np.uint64)
     kernel, tile = (by_p, (32, args.threads // 32)) if args.version == "p" else (by_put, (args.threads, 1))
     grid = -(-(args.nx - 2) // tile[0]), -(-rows // tile[1])
-    for steps in (2, args.steps):  # the first time, the kernel is compiled
+    for steps in (2, args.steps):  # the first run includes compilation
         a.copy_to_device(start), b.copy_to_device(start), signal.copy_to_device(np.zeros(2, np.uint64))
         pgas.barrier_all()
         began = time.perf_counter()
@@ -86,7 +86,7 @@ with pgas.init():
         else:
             for step in range(steps):
                 kernel[grid, tile](*((b, a) if step % 2 == 0 else (a, b)), up, down)
-                pgas.barrier_all(stream=0)  # the rows of all PEs have arrived
+                pgas.barrier_all(stream=0)  # the rows from all PEs have arrived
         pgas.barrier_all()
         seconds = time.perf_counter() - began
     for _ in range(args.steps):

@@ -1,4 +1,4 @@
-"""Pages of a key-value cache go from prefill PEs to decode PEs, and answers come back: ``mpirun -n 4 python kv_push.py --slots 2``."""
+"""Send pages of a key-value cache from prefill PEs to decode PEs, and answers back: ``mpirun -n 4 python kv_push.py --slots 2``."""
 
 import argparse
 import time
@@ -11,26 +11,26 @@ from pgas import cuda
 
 @pgas.jit
 def kv_push(cache, ring, arrived, credits, query, answer, answers, answered, prefills, decodes):
-    """Block d of prefill PE p sends pages to decode PE d; block decodes + p of decode PE d takes them. Decode PEs are the last ones."""
+    """Block d of prefill PE p sends pages to decode PE d, whose block decodes + p receives them. The last PEs are the decode PEs."""
     me, n, slots, block, thread = pgas.my_pe(), pgas.n_pes(), ring.shape[1], cuda.blockIdx.x, cuda.threadIdx.x
     requests, pages = cache.shape[1], cache.shape[2]
     if block < decodes and me < prefills:
         pe = n - decodes + block
         for k in range(requests * pages):
             if thread == 0 and k >= slots:
-                pgas.signal_wait_until(credits, block, pgas.GE, k - slots + 1)  # so many pages have been taken
+                pgas.signal_wait_until(credits, block, pgas.GE, k - slots + 1)  # this many pages have been used
             cuda.syncthreads()  # the slot is free
             page = cache[block, k // pages, k % pages]
             pgas.put_signal_nbi_block(ring[me, k % slots], page, arrived, (me, k % slots), k + 1, pgas.SIGNAL_SET, pe)
         if thread == 0:
-            pgas.signal_wait_until(answered, block, pgas.EQ, requests)  # all answers are here
+            pgas.signal_wait_until(answered, block, pgas.EQ, requests)  # all answers have arrived
     if block >= decodes and me >= n - decodes:
         p, d = block - decodes, me - (n - decodes)
         for k in range(requests * pages):
             if thread == 0:
                 pgas.signal_wait_until(arrived, (p, k % slots), pgas.EQ, k + 1)
-            cuda.syncthreads()  # the page is there, for all threads
-            for i in range(thread, query.size, cuda.blockDim.x):  # what a decoder does with it: here a scalar product
+            cuda.syncthreads()  # the page is visible to all threads
+            for i in range(thread, query.size, cuda.blockDim.x):  # the work of a decoder; in this program, a scalar product
                 cuda.atomic.add(answer, (p, k // pages), ring[p, k % slots, i] * query[i])
             cuda.syncthreads()  # the page has been read
             if thread == 0:
@@ -42,19 +42,19 @@ def kv_push(cache, ring, arrived, credits, query, answer, answers, answered, pre
 
 options = argparse.ArgumentParser(description=__doc__)
 for name, default in {"requests": 2, "pages": 3, "page": 32, "slots": 2, "threads": 32}.items():
-    options.add_argument(f"--{name}", type=int, default=default)  # requests of a prefill PE to a decode PE; a page has so many elements
+    options.add_argument(f"--{name}", type=int, default=default)  # requests: per pair of PEs; page: number of elements
 args = options.parse_args()
 
 with pgas.init():
     me, n = pgas.my_pe(), pgas.n_pes()
-    prefills, decodes = max(1, n // 2), n - n // 2  # the first PEs and the last ones; one PE is both
+    prefills, decodes = max(1, n // 2), n - n // 2  # the first PEs and the last; a single PE is both
     query_of, pages = np.arange(args.page, dtype=np.float32), args.requests * args.pages
     cache_of = np.random.default_rng(me).random((decodes, args.requests, args.pages, args.page), np.float32)
     cache, query = pgas.array(cache_of), pgas.array(query_of)
     ring, arrived = pgas.zeros((prefills, args.slots, args.page), np.float32), pgas.zeros((prefills, args.slots), np.uint64)
     credits, answered = pgas.zeros(decodes, np.uint64), pgas.zeros(decodes, np.uint64)
     answer, answers = pgas.zeros((prefills, args.requests), np.float32), pgas.zeros((decodes, args.requests), np.float32)
-    for _ in range(2):  # the first time, the kernel is compiled
+    for _ in range(2):  # the first run includes compilation
         for array in (ring, arrived, credits, answered, answer, answers):
             array.copy_to_device(np.zeros(array.shape, array.dtype))
         pgas.barrier_all()

@@ -1,4 +1,4 @@
-"""A mixture of experts: tokens go to the PEs of their experts and back, by counts on the GPU. ``mpirun -n 4 python moe.py``."""
+"""A mixture-of-experts layer: tokens go to the PEs of their experts and back, with counts from the GPU. ``mpirun -n 4 python moe.py``."""
 
 import argparse
 import math
@@ -12,28 +12,28 @@ from pgas import cuda
 
 @pgas.jit
 def moe(out, x, logits, scale, weight, slot, counts, theirs, start, rows, sent, got, back):
-    """One kernel on all PEs. Expert e lives on PE e // local. Rows of ``sent`` are sorted by expert, those of ``got`` by PE and expert."""
+    """One kernel on all PEs. Expert e is on PE e // local. Rows of ``sent`` are sorted by expert, those of ``got`` by PE and expert."""
     n, grid, hidden, local = pgas.n_pes(), cuda.cg.this_grid(), x.shape[1], scale.size
     experts, top_k, block, blocks = logits.shape[1], slot.shape[1], cuda.blockIdx.x, cuda.gridDim.x
-    for t in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):  # route: a thread for a token
+    for t in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):  # route: one thread per token
         for k in range(top_k):
             best = 0
             for e in range(1, experts):
                 if logits[t, e] > logits[t, best]:
                     best = e
-            slot[t, k, 0], slot[t, k, 1] = best, cuda.atomic.add(counts, best, 1)  # its expert, and its place there
+            slot[t, k, 0], slot[t, k, 1] = best, cuda.atomic.add(counts, best, 1)  # its expert, and its row there
             weight[t, k], logits[t, best] = 1 / (1 + math.exp(-logits[t, best])), -math.inf
-    grid.sync()  # the counts are there
+    grid.sync()  # the counts are complete
     if block == 0:
-        pgas.alltoall_block(pgas.TEAM_WORLD, theirs, counts)  # theirs[p * local + i]: what PE p sends to my expert i
+        pgas.alltoall_block(pgas.TEAM_WORLD, theirs, counts)  # theirs[p * local + i]: number of rows from PE p to my expert i
         if cuda.threadIdx.x == 0:
             for e in range(experts):
                 start[e + 1] = start[e] + counts[e]
     grid.sync()
-    for i in range(cuda.grid(1), x.size * top_k, cuda.gridsize(1)):  # copy every token to its places
+    for i in range(cuda.grid(1), x.size * top_k, cuda.gridsize(1)):  # copy every token to its rows
         t, k, j = i // (top_k * hidden), i // hidden % top_k, i % hidden
         sent[start[slot[t, k, 0]] + slot[t, k, 1], j] = x[t, j]
-    if cuda.threadIdx.x == 0:  # this block's share of the rows for, and from, every PE
+    if cuda.threadIdx.x == 0:  # this block's part of the rows for, and from, every PE
         first = 0
         for p in range(n):
             count, come = start[(p + 1) * local] - start[p * local], 0
@@ -46,16 +46,16 @@ def moe(out, x, logits, scale, weight, slot, counts, theirs, start, rows, sent, 
             first += come
     grid.sync()
     mine = rows[block]
-    pgas.alltoallv_block(pgas.TEAM_WORLD, got, mine[2], mine[3], sent, mine[0], mine[1], block)  # dispatch: each block in its channel
+    pgas.alltoallv_block(pgas.TEAM_WORLD, got, mine[2], mine[3], sent, mine[0], mine[1], block)  # dispatch: each block on its channel
     grid.sync()
     row = 0
-    for i in range(n * local):  # the experts; here a scale and a ReLU, where a model has its matrices
+    for i in range(n * local):  # the experts: a scale and a ReLU, where a model has its matrices
         for r in range(row + block, row + theirs[i], blocks):
             for j in range(cuda.threadIdx.x, hidden, cuda.blockDim.x):
                 got[r, j] = max(np.float32(got[r, j]) * scale[i % local], np.float32(0))
         row += theirs[i]
     grid.sync()
-    pgas.alltoallv_block(pgas.TEAM_WORLD, back, mine[0], mine[1], got, mine[2], mine[3], block)  # combine: the same the other way
+    pgas.alltoallv_block(pgas.TEAM_WORLD, back, mine[0], mine[1], got, mine[2], mine[3], block)  # combine: the reverse
     grid.sync()
     for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
         t, j, total = i // hidden, i % hidden, np.float32(0)
@@ -66,7 +66,7 @@ def moe(out, x, logits, scale, weight, slot, counts, theirs, start, rows, sent, 
 
 options = argparse.ArgumentParser(description=__doc__)
 for name, default in {"tokens": 6, "hidden": 8, "experts": 2, "top_k": 2, "blocks": 2, "threads": 32}.items():
-    options.add_argument(f"--{name}", type=int, default=default)  # tokens and experts of a PE, blocks at most PGAS_CHANNELS
+    options.add_argument(f"--{name}", type=int, default=default)  # tokens, experts: per PE; blocks: at most PGAS_CHANNELS
 args = options.parse_args()
 
 with pgas.init():
@@ -77,11 +77,11 @@ with pgas.init():
     scales = 1 + np.arange(experts, dtype=np.float32) / 4
     scale = pgas.array(scales[me * args.experts : (me + 1) * args.experts])
     out, sent, back = (pgas.zeros((rows, args.hidden), "bfloat16") for rows in (args.tokens, most, most))
-    got = pgas.zeros((most * n, args.hidden), "bfloat16")  # if all tokens of all PEs go to the experts of this one
+    got = pgas.zeros((most * n, args.hidden), "bfloat16")  # room for all tokens of all PEs
     logits, weight = pgas.array(scores), pgas.zeros((args.tokens, args.top_k), np.float32)
     slot = pgas.zeros((args.tokens, args.top_k, 2), np.int64)
     counts, theirs, start, rows = (pgas.zeros(shape, np.int64) for shape in (experts, experts, experts + 1, (args.blocks, 4, n)))
-    for _ in range(2):  # the first time, the kernel is compiled
+    for _ in range(2):  # the first run includes compilation
         logits.copy_to_device(scores), counts.copy_to_device(np.zeros(experts, np.int64))
         pgas.barrier_all()
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A sum of arrays of all PEs around a ring, in chunks, beside pgas.reduce: ``mpirun -n 4 python ring_allreduce.py --chunks 1 4``."""
+"""A sum of arrays of all PEs around a ring, in chunks, compared with pgas.reduce: ``mpirun -n 4 python ring_allreduce.py --chunks 1 4``."""
 
 import argparse
 import math
@@ -12,30 +12,30 @@ from pgas import cuda
 
 @pgas.jit
 def ring_allreduce(data, inbox, signal, chunks, turn):
-    """Take n - 1 steps of reduce-scatter, then n - 1 of all-gather. A step sends one of n parts to the right, in chunks."""
+    """Perform n - 1 steps of reduce-scatter, then n - 1 steps of all-gather. Each step sends one of n parts to the right, in chunks."""
     me, n = pgas.my_pe(), pgas.n_pes()
     right, size = (me + 1) % n, data.size // n // chunks
     for step in range(2 * n - 2):
         for chunk in range(cuda.blockIdx.x, chunks, cuda.gridDim.x):
-            out = ((me - step + 2 * n) % n * chunks + chunk) * size  # where the chunk lies that is sent
-            come = ((me - step - 1 + 2 * n) % n * chunks + chunk) * size  # and the one that comes
+            out = ((me - step + 2 * n) % n * chunks + chunk) * size  # start of the chunk that is sent
+            come = ((me - step - 1 + 2 * n) % n * chunks + chunk) * size  # start of the chunk that arrives
             slot, arrived = (step * chunks + chunk) * size, step * chunks + chunk
-            if step < n - 1:  # partial sums, into a place of their own: the right PE adds them to its data
+            if step < n - 1:  # partial sums, into the inbox: the right PE adds them to its data
                 pgas.put_signal_nbi_block(inbox[slot : slot + size], data[out : out + size], signal, arrived, turn, pgas.SIGNAL_SET, right)
-            else:  # sums, into their place
+            else:  # complete sums, into data
                 pgas.put_signal_nbi_block(data[out : out + size], data[out : out + size], signal, arrived, turn, pgas.SIGNAL_SET, right)
             if cuda.threadIdx.x == 0:
                 pgas.signal_wait_until(signal, arrived, pgas.EQ, turn)
-            cuda.syncthreads()  # the chunk has come
+            cuda.syncthreads()  # the chunk is visible to all threads
             if step < n - 1:
                 for i in range(cuda.threadIdx.x, size, cuda.blockDim.x):
                     data[come + i] += inbox[slot + i]
-                cuda.syncthreads()  # and is added
+                cuda.syncthreads()  # the chunk has been added
 
 
 @pgas.jit
 def library(data, chunks):
-    """The same by pgas.reduce: each block has a channel, and reduces its chunks there, in place."""
+    """The same with pgas.reduce: each block has a channel, on which it reduces its chunks in place."""
     size = data.size // chunks
     for chunk in range(cuda.blockIdx.x, chunks, cuda.gridDim.x):
         part = data[chunk * size : (chunk + 1) * size]
@@ -44,7 +44,7 @@ def library(data, chunks):
 
 @pgas.jit
 def puts(data, inbox, chunks):
-    """Put what the ring puts, without a wait or an addition: B of the formula is its bytes by its time."""
+    """Put what the ring puts, without waiting or adding. B in the formula is its bytes divided by its time."""
     size = inbox.size // chunks
     for _ in range(2):  # reduce-scatter and all-gather
         for chunk in range(cuda.blockIdx.x, chunks, cuda.gridDim.x):
@@ -56,7 +56,7 @@ options = argparse.ArgumentParser(description=__doc__)
 options.add_argument("--chunks", type=int, nargs="+", default=[4], help="of each of the n parts of the array")
 options.add_argument("--plot", help="a PNG to draw: times over the number of chunks")
 for name, default in {"elements": 4096, "blocks": 2, "threads": 64, "times": 1}.items():
-    options.add_argument(f"--{name}", type=int, default=default)  # blocks: at most PGAS_CHANNELS; of times the fastest counts
+    options.add_argument(f"--{name}", type=int, default=default)  # blocks: at most PGAS_CHANNELS; times: the fastest is reported
 args = options.parse_args()
 
 with pgas.init():
@@ -69,8 +69,8 @@ with pgas.init():
     for chunks in args.chunks:
         for name, points in times.items():
             seconds = []
-            for _ in range(1 + args.times):  # the first time, the kernel is compiled
-                turn += 1  # signals of earlier turns are no signals of this one
+            for _ in range(1 + args.times):  # the first run includes compilation
+                turn += 1  # signals of earlier turns do not match this turn's number
                 runs = (ring_allreduce, (data, inbox, signal, chunks, turn)), (library, (data, chunks)), (puts, (data, inbox, chunks))
                 kernel, arguments = runs[list(times).index(name)]
                 data.copy_to_device(mine)
