@@ -10,6 +10,7 @@ from pgas.transports.mlx5.wqe import (
     WQE_IDX_MASK,
     WQEBB_SHIFT,
 )
+from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.cuda.usual_wqes import UNUSUAL, check_usual
 from pgas.transports.softhca.engine import ops
 from pgas.transports.softhca.engine.completer import count_cqes
@@ -27,35 +28,6 @@ from pgas.transports.softhca.engine.states import (
     count,
     state_of,
 )
-from pgas.transports.softhca.tables import (
-    CQ_COLLAPSED,
-    CTL_BEAT,
-    CTL_PAUSED,
-    CTL_QP_LIMIT,
-    CTL_SERIAL,
-    CTL_STOP,
-    ERR,
-    QP_ATOMICS,
-    QP_BROKEN,
-    QP_CONSUMER,
-    QP_CQ,
-    QP_HELD,
-    QP_MASK,
-    QP_NBYTES,
-    QP_PRODUCER,
-    QP_QPN,
-    QP_READS,
-    QP_WORKER,
-    QP_WQES,
-    QP_WRITES,
-    RTR,
-    RTS,
-    WORK_CAPACITY,
-    WORK_PAIRS,
-    WORK_SEGMENTS,
-    WORK_WQE,
-    WORK_WQEBBS,
-)
 
 __all__ = [
     "account", "add", "add_relaxed", "begin_pass", "classify", "expected", "fence", "fetch", "fetched", "load", "load_be32",
@@ -64,7 +36,7 @@ __all__ = [
 
 #: Most data segments of a WQE in a thread's own work record.
 SEGMENTS = 4
-RECORD_WORDS = WORK_PAIRS // 8 + 2 * SEGMENTS
+RECORD_WORDS = t.WORK_PAIRS // 8 + 2 * SEGMENTS
 
 #: The kernel ends if the server's beat does not change for this time in ns.
 BEAT_NS = 20_000_000_000
@@ -111,16 +83,16 @@ def begin_pass(hca: int, worker: int, beat: int, now: int) -> int:
 
     hca: a copy of the control record; beat: address of the last seen beat and its time.
     """
-    if load(hca + CTL_STOP) != 0:
+    if load(hca + t.CTL_STOP) != 0:
         return STOPPED
-    if load(hca + CTL_BEAT) != load(beat):
-        store(beat, load(hca + CTL_BEAT))
+    if load(hca + t.CTL_BEAT) != load(beat):
+        store(beat, load(hca + t.CTL_BEAT))
         store(beat + 8, now)
     if now - load(beat + 8) > BEAT_NS:
         return STOPPED
-    if load(hca + CTL_PAUSED) != 0 or (load(hca + CTL_SERIAL) != 0 and worker != 0):
+    if load(hca + t.CTL_PAUSED) != 0 or (load(hca + t.CTL_SERIAL) != 0 and worker != 0):
         return 0
-    return load(hca + CTL_QP_LIMIT)
+    return load(hca + t.CTL_QP_LIMIT)
 
 
 @device
@@ -129,11 +101,11 @@ def wants(qp: int, state: int, worker: int) -> int:
 
     state: its QP_STATE, loaded first, as the firmware publishes it last.
     """
-    broken, served_by = load_shared(qp + QP_BROKEN), load_shared(qp + QP_WORKER)
-    consumer, producer, held = load_shared(qp + QP_CONSUMER), load_shared(qp + QP_PRODUCER), load_shared(qp + QP_HELD)
+    broken, served_by = load_shared(qp + t.QP_BROKEN), load_shared(qp + t.QP_WORKER)
+    consumer, producer, held = load_shared(qp + t.QP_CONSUMER), load_shared(qp + t.QP_PRODUCER), load_shared(qp + t.QP_HELD)
     if worker >= 0 and served_by != worker:
         return 0
-    if state != RTS and state != ERR and (state != RTR or broken == 0):
+    if state != t.RTS and state != t.ERR and (state != t.RTR or broken == 0):
         return 0
     if consumer != producer or held != 0:
         return 1
@@ -143,14 +115,14 @@ def wants(qp: int, state: int, worker: int) -> int:
 @device
 def pending(qp: int) -> int:
     """Return the number of pending WQEBBs."""
-    return load(qp + QP_PRODUCER) - load(qp + QP_CONSUMER)
+    return load(qp + t.QP_PRODUCER) - load(qp + t.QP_CONSUMER)
 
 
 @device
 def expected(qp: int, word: int) -> int:
     """Return the number of WQEBBs that will be pending when a doorbell has been credited; its record may have more."""
-    by_ring = (announced(word) - load(qp + QP_PRODUCER)) & WQE_IDX_MASK
-    if word == 0 or doorbell_qpn(word) != load(qp + QP_QPN) or by_ring > load(qp + QP_MASK) + 1:
+    by_ring = (announced(word) - load(qp + t.QP_PRODUCER)) & WQE_IDX_MASK
+    if word == 0 or doorbell_qpn(word) != load(qp + t.QP_QPN) or by_ring > load(qp + t.QP_MASK) + 1:
         by_ring = 0
     return pending(qp) + by_ring
 
@@ -158,12 +130,12 @@ def expected(qp: int, word: int) -> int:
 @device
 def waiting(hca: int, qp: int) -> int:
     """Return the number of pending WQEBBs for the CTA, or ONE_BY_ONE. hca, qp: the copies."""
-    if load(hca + CTL_SERIAL) != 0 or load(load(qp + QP_CQ) + CQ_COLLAPSED) == 0 or load(qp + QP_HELD) != 0:
+    if load(hca + t.CTL_SERIAL) != 0 or load(load(qp + t.QP_CQ) + t.CQ_COLLAPSED) == 0 or load(qp + t.QP_HELD) != 0:
         return ONE_BY_ONE
     state = state_of(qp)
-    if state == ERR or pending(qp) > load(qp + QP_MASK) + 1:
+    if state == t.ERR or pending(qp) > load(qp + t.QP_MASK) + 1:
         return ONE_BY_ONE
-    return pending(qp) if state == RTS else 0
+    return pending(qp) if state == t.RTS else 0
 
 
 @device
@@ -171,10 +143,10 @@ def classify(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
     """Check a staged WQE; return its class."""
     if load_be32(wqe + CTRL_QPN_DS) & DS_MASK == 0:
         return TORN  # as in requester.fetch
-    store(work + WORK_WQE, wqe)
+    store(work + t.WORK_WQE, wqe)
     state = check_usual(hca, qp, work, wqe, index)
     if state == UNUSUAL:
-        store(work + WORK_CAPACITY, SEGMENTS)
+        store(work + t.WORK_CAPACITY, SEGMENTS)
         begin(work, index)
         state = check(hca, qp, work, CHECK_CONTROL)
         if load_u8(wqe + CTRL_FM_CE_SE) & FM_MASK != 0 and state in (EXECUTE_WRITE, EXECUTE_READ, EXECUTE_ATOMIC, EXECUTE_DUMP, COMPLETE):
@@ -182,11 +154,11 @@ def classify(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
     if state == EXECUTE_WRITE:
         return WRITES
     if state == EXECUTE_READ:
-        return READS if load(work + WORK_SEGMENTS) == 1 else TORN
+        return READS if load(work + t.WORK_SEGMENTS) == 1 else TORN
     if state == EXECUTE_ATOMIC:
         return ATOMICS
     if state in (COMPLETE, EXECUTE_DUMP):
-        store(work + WORK_SEGMENTS, 0)  # a DUMP has data segments but no remote address: nothing to copy
+        store(work + t.WORK_SEGMENTS, 0)  # a DUMP has data segments but no remote address: nothing to copy
         return WRITES
     return TORN if state == ALONE else OTHER
 
@@ -194,13 +166,13 @@ def classify(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
 @device
 def one(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
     """Execute a staged WQE by one thread; return whether to go on. It is checked again, as an earlier WQE may have changed the result."""
-    if state_of(qp) != RTS:
+    if state_of(qp) != t.RTS:
         return 0
-    copied = load(work + WORK_WQE)
-    store(work + WORK_WQE, wqe)
-    store(work + WORK_WQEBBS, max(1, begin(work, index)))
+    copied = load(work + t.WORK_WQE)
+    store(work + t.WORK_WQE, wqe)
+    store(work + t.WORK_WQEBBS, max(1, begin(work, index)))
     process(hca, qp, work, check(hca, qp, work, CHECK_CONTROL))
-    store(work + WORK_WQE, copied)
+    store(work + t.WORK_WQE, copied)
     return 1
 
 
@@ -213,10 +185,10 @@ def octoword(ring: int, mask: int, first: int, number: int) -> int:
 @device
 def account(qp: int, wqes: int, writes: int, reads: int, atomics: int, nbytes: int, signalled: int, wqebbs: int) -> int:
     """Count the executed WQEs of the CTA and all of their CQEs; qp: the copy."""
-    count(qp + QP_WQES, wqes)
-    count(qp + QP_WRITES, writes)
-    count(qp + QP_READS, reads)
-    count(qp + QP_ATOMICS, atomics)
-    count(qp + QP_NBYTES, nbytes)
-    count_cqes(qp, load(qp + QP_CQ), signalled)
-    return store(qp + QP_CONSUMER, load(qp + QP_CONSUMER) + wqebbs)
+    count(qp + t.QP_WQES, wqes)
+    count(qp + t.QP_WRITES, writes)
+    count(qp + t.QP_READS, reads)
+    count(qp + t.QP_ATOMICS, atomics)
+    count(qp + t.QP_NBYTES, nbytes)
+    count_cqes(qp, load(qp + t.QP_CQ), signalled)
+    return store(qp + t.QP_CONSUMER, load(qp + t.QP_CONSUMER) + wqebbs)

@@ -19,6 +19,7 @@ from pgas.kernels.compiler import address_of, cuda, i64, ptx, types, u32, u64
 from pgas.kernels.compiler import device as inlined
 from pgas.transports.hostloop.compiled import keep
 from pgas.transports.mlx5.wqe import CTRL_QPN_DS, DS_MASK, DS_PER_WQEBB, WQEBB, WQEBB_SHIFT
+from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.cuda import runs
 from pgas.transports.softhca.cuda.batch import (
     LATER,
@@ -80,28 +81,6 @@ from pgas.transports.softhca.engine.pipeline import process
 from pgas.transports.softhca.engine.requester import collect, credit, recorded, take_doorbell
 from pgas.transports.softhca.engine.responder import read_segments, update, write_segments
 from pgas.transports.softhca.engine.states import DELAYS_DATA, FETCH, RECEIVES
-from pgas.transports.softhca.tables import (
-    CONTROL,
-    CQ,
-    CTL_BEAT,
-    CTL_LATE_ROWS,
-    CTL_QPS,
-    CTL_SERIAL,
-    CTL_SWEEPS,
-    CTL_WORK,
-    QP,
-    QP_CONSUMER,
-    QP_CQ,
-    QP_MASK,
-    QP_ON_HOST,
-    QP_REGISTER,
-    QP_ROW,
-    QP_SQ,
-    QP_STATE,
-    QP_WORKER,
-    SWEEP_ROW,
-    WORK_BYTES,
-)
 
 __all__ = ["COMPILED", "SIGNATURE", "THREADS", "loop"]
 
@@ -109,7 +88,7 @@ __all__ = ["COMPILED", "SIGNATURE", "THREADS", "loop"]
 BATCHES_PER_VISIT = 16
 
 #: The copies: words of the control record, of a QP's row and of its CQ's.
-CONTROL_WORDS, QP_WORDS, CQ_WORDS = (len(record.names) for record in (CONTROL, QP, CQ))  # type: ignore[arg-type]
+CONTROL_WORDS, QP_WORDS, CQ_WORDS = (len(record.names) for record in (t.CONTROL, t.QP, t.CQ))  # type: ignore[arg-type]
 COPY_WORDS = CONTROL_WORDS + QP_WORDS + CQ_WORDS
 
 #: One in so many passes without work begins with an acquire.
@@ -143,7 +122,7 @@ def begin(cta: Any, hca: Any, sweep: Any, beat: Any, ordered: Any) -> Any:
     if cta.me == 0:
         cta.words[LIMIT] = begin_pass(cta.control, i64(cuda.blockIdx.x), beat, i64(ptx.globaltimer()))
         cta.tally[READY] = 0
-        if DELAYS_DATA and cuda.blockIdx.x == 0 and load(cta.control + CTL_LATE_ROWS) != 0:
+        if DELAYS_DATA and cuda.blockIdx.x == 0 and load(cta.control + t.CTL_LATE_ROWS) != 0:
             expire(hca)
     cuda.syncthreads()
     return cta.words[LIMIT]
@@ -152,16 +131,16 @@ def begin(cta: Any, hca: Any, sweep: Any, beat: Any, ordered: Any) -> Any:
 @inlined
 def find(cta: Any, qps: Any, limit: Any, first: Any) -> Any:
     """Look for QPs with work among ``limit`` rows, from row first on; return how many are in ``found``."""
-    worker = i64(-1) if load(cta.control + CTL_SERIAL) != 0 else i64(cuda.blockIdx.x)
+    worker = i64(-1) if load(cta.control + t.CTL_SERIAL) != 0 else i64(cuda.blockIdx.x)
     for k in range(cta.me, limit, THREADS):
         row = k + first
         if row >= limit:
             row -= limit
-        qp = qps + row * QP_ROW
-        if worker >= 0 and load(qp + QP_WORKER) != worker:  # from L1, as all CTAs poll all rows; wants() reads it past L1
+        qp = qps + row * t.QP_ROW
+        if worker >= 0 and load(qp + t.QP_WORKER) != worker:  # from L1, as all CTAs poll all rows; wants() reads it past L1
             continue
-        state, cq = load_shared(qp + QP_STATE), load_shared(qp + QP_CQ)
-        register, on_host = load_shared(qp + QP_REGISTER), load_shared(qp + QP_ON_HOST)
+        state, cq = load_shared(qp + t.QP_STATE), load_shared(qp + t.QP_CQ)
+        register, on_host = load_shared(qp + t.QP_REGISTER), load_shared(qp + t.QP_ON_HOST)
         if wants(qp, state, worker) != 0:
             at = FOUND * i64(cuda.atomic.add(cta.tally, READY, 1))
             if at < len(cta.found):
@@ -185,7 +164,7 @@ def copy_rows(cta: Any, qp: Any, cq: Any) -> None:
 @inlined
 def bring(cta: Any, place: Any, first: Any, count: Any) -> None:
     """Start copying WQEBBs of the visited QP, from index first on, to shared memory."""
-    ring, mask = load(cta.pair + QP_SQ), load(cta.pair + QP_MASK)
+    ring, mask = load(cta.pair + t.QP_SQ), load(cta.pair + t.QP_MASK)
     for k in range(cta.me, count * (WQEBB // 16), THREADS):
         fetch(place + 16 * k, octoword(ring, mask, first, k))
 
@@ -196,7 +175,7 @@ def stage(cta: Any, word: Any) -> Any:
 
     Meanwhile the doorbell record is read; then words[RUNG] tells how many are pending. Return the number of staged ones.
     """
-    half, first, most = THREADS * WQEBB // 8, load(cta.pair + QP_CONSUMER), expected(cta.pair, word)
+    half, first, most = THREADS * WQEBB // 8, load(cta.pair + t.QP_CONSUMER), expected(cta.pair, word)
     n, base = min(most, THREADS), cta.words[BASE]
     if cta.me == THREADS - 1 and word != 0:
         cta.words[RECORD] = recorded(cta.pair)
@@ -210,7 +189,7 @@ def stage(cta: Any, word: Any) -> Any:
     cuda.syncthreads()
     if cta.me == 0:
         cta.words[BASE], cta.words[AHEAD] = base, first + n if most - n >= THREADS else -1
-        store(cta.pair + QP_CQ, cta.pair + 8 * QP_WORDS)
+        store(cta.pair + t.QP_CQ, cta.pair + 8 * QP_WORDS)
         credit(cta.pair, word, cta.words[RECORD])
         cta.words[RUNG] = waiting(cta.control, cta.pair)
     cuda.syncthreads()
@@ -286,7 +265,7 @@ def visit(cta: Any, hca: Any, visited: Any, work: Any, entries: Any) -> None:
                 take_doorbell(cta.pair)
             cuda.syncthreads()
         stale, n = False, stage(cta, cta.words[WORD])
-        rung, first = cta.words[RUNG], load(cta.pair + QP_CONSUMER)
+        rung, first = cta.words[RUNG], load(cta.pair + t.QP_CONSUMER)
         if rung <= 0:
             break
         n = min(n, rung)
@@ -328,9 +307,9 @@ def loop(hca: Any) -> None:
     me, beat_at, control = i64(cuda.threadIdx.x), i64(address_of(beat)), i64(address_of(copies))
     pair, stage_at, mine = control + 8 * CONTROL_WORDS, i64(address_of(staged)), i64(address_of(own))
     cta = Cta(me, me & 31, me >> 5, words, found, tally, kinds, staged, stage_at, control, pair, mine)
-    qps, worker = load(hca + CTL_QPS), i64(cuda.blockIdx.x)
-    work, sweep = load(hca + CTL_WORK) + worker * WORK_BYTES, load(hca + CTL_SWEEPS) + worker * SWEEP_ROW
-    store(beat_at, load(hca + CTL_BEAT))
+    qps, worker = load(hca + t.CTL_QPS), i64(cuda.blockIdx.x)
+    work, sweep = load(hca + t.CTL_WORK) + worker * t.WORK_BYTES, load(hca + t.CTL_SWEEPS) + worker * t.SWEEP_ROW
+    store(beat_at, load(hca + t.CTL_BEAT))
     store(beat_at + 8, i64(ptx.globaltimer()))
     if me == 0:
         words[BASE] = words[DIRTY] = words[RECORD] = 0

@@ -17,27 +17,13 @@ from typing import Any, NamedTuple
 from pgas.base.backend import SIMULATOR
 from pgas.kernels.compiler import cuda, i64, types, u64
 from pgas.kernels.compiler import device as inlined
+from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.cuda.batch import ATOMICS, NO_WQE, WRITES, account, fence, load, store
 from pgas.transports.softhca.cuda.lanes import FULL, NEVER, apart, copy_together
 from pgas.transports.softhca.engine.completer import ALWAYS, REQ, place_cqe
 from pgas.transports.softhca.engine.limits import admit
 from pgas.transports.softhca.engine.requester import READ, WRITE
 from pgas.transports.softhca.engine.responder import read_segments, update, write_segments
-from pgas.transports.softhca.tables import (
-    CQ_CQES,
-    CQ_PRODUCER,
-    CTL_BYTE_COST,
-    CTL_WQE_COST,
-    QP_CONSUMER,
-    QP_CQ,
-    QP_STALE_RECORDS,
-    WORK_CE,
-    WORK_NBYTES,
-    WORK_OPCODE,
-    WORK_PAIRS,
-    WORK_REMOTE,
-    WORK_SEGMENTS,
-)
 
 __all__ = [
     "AHEAD", "BASE", "CQ_AT", "DIRTY", "FOUND", "LIMIT", "ON_HOST", "PASSED", "QP_AT", "READY", "RECORD", "REGISTER_AT", "RUNG", "TALLIES",
@@ -69,8 +55,8 @@ READY, STOP_AT, LAST, LISTED, SIGNALLED, WQES, WRITTEN, READ_, TALLIES = range(9
 QP_AT, CQ_AT, REGISTER_AT, ON_HOST, FOUND = range(5)
 
 #: Fields of a QP's row that only its worker writes.
-OWN = QP_CONSUMER
-OWN_WORDS = (QP_STALE_RECORDS - QP_CONSUMER) // 8 + 1
+OWN = t.QP_CONSUMER
+OWN_WORDS = (t.QP_STALE_RECORDS - t.QP_CONSUMER) // 8 + 1
 
 
 class Cta(NamedTuple):
@@ -106,14 +92,14 @@ def give_back(cta: Any, visited: Any) -> None:
     for k in range(cta.me, OWN_WORDS, THREADS):
         store(qp + OWN + 8 * k, load(cta.pair + OWN + 8 * k))
     if cta.me == 0:
-        for field in (CQ_PRODUCER, CQ_CQES):
-            store(cq + field, load(load(cta.pair + QP_CQ) + field))
+        for field in (t.CQ_PRODUCER, t.CQ_CQES):
+            store(cq + field, load(load(cta.pair + t.QP_CQ) + field))
 
 
 @inlined
 def limited(cta: Any) -> Any:
     """Whether the card has rate limits."""
-    return load(cta.control + CTL_WQE_COST) | load(cta.control + CTL_BYTE_COST) != 0
+    return load(cta.control + t.CTL_WQE_COST) | load(cta.control + t.CTL_BYTE_COST) != 0
 
 
 @inlined
@@ -133,12 +119,12 @@ def in_turn(cta: Any, done: Any, at: Any, stop: Any) -> None:
 @inlined
 def list_copy(cta: Any, listed: Any) -> None:
     """Append the WQE to the listed copies. Destination, source and size overwrite its staged control segment and address, now unused."""
-    remote, local, writes = load(cta.mine + WORK_REMOTE), load(cta.mine + WORK_PAIRS), load(cta.mine + WORK_OPCODE) == WRITE
+    remote, local, writes = load(cta.mine + t.WORK_REMOTE), load(cta.mine + t.WORK_PAIRS), load(cta.mine + t.WORK_OPCODE) == WRITE
     listed[cuda.atomic.add(cta.tally, LISTED, 1)] = cta.me
     at = cta.words[BASE] + 8 * cta.me
     cta.stage[at] = remote if writes else local
     cta.stage[at + 1] = local if writes else remote
-    cta.stage[at + 2] = load(cta.mine + WORK_NBYTES)
+    cta.stage[at + 2] = load(cta.mine + t.WORK_NBYTES)
 
 
 @inlined
@@ -172,7 +158,7 @@ def plan(cta: Any, done: Any, opcode: Any, nbytes: Any, low: Any, high: Any) -> 
     extents = cuda.shared.array(EXTENT_WORDS, types.int64)
     lows = cuda.shared.array(THREADS, types.int64)
     highs = cuda.shared.array(THREADS, types.int64)
-    signals, moves = done and load(cta.mine + WORK_CE) >= ALWAYS, low != NEVER
+    signals, moves = done and load(cta.mine + t.WORK_CE) >= ALWAYS, low != NEVER
     total = nbytes
     for distance in (16, 8, 4, 2, 1):
         total += cuda.shfl_xor_sync(FULL, total, distance)
@@ -212,9 +198,9 @@ def plan(cta: Any, done: Any, opcode: Any, nbytes: Any, low: Any, high: Any) -> 
 @inlined
 def start(cta: Any, nbytes: Any, alone: Any, listed: Any) -> None:
     """Move the bytes of the thread's WQE; if they are more than ``alone``, list them to be copied by several threads."""
-    if nbytes > alone and load(cta.mine + WORK_SEGMENTS) == 1:
+    if nbytes > alone and load(cta.mine + t.WORK_SEGMENTS) == 1:
         list_copy(cta, listed)
-    elif load(cta.mine + WORK_OPCODE) == WRITE:
+    elif load(cta.mine + t.WORK_OPCODE) == WRITE:
         write_segments(cta.control, cta.pair, cta.mine)
     else:
         read_segments(cta.control, cta.pair, cta.mine)
@@ -249,7 +235,7 @@ def several(cta: Any, hca: Any, together: Any, at: Any, stop: Any, done: Any, lo
     """Execute a run. low: beginning of the bytes that the thread's WQE writes, or NEVER."""
     nbytes, opcode = i64(0), i64(-1)
     if done:
-        nbytes, opcode = load(cta.mine + WORK_NBYTES), load(cta.mine + WORK_OPCODE)
+        nbytes, opcode = load(cta.mine + t.WORK_NBYTES), load(cta.mine + t.WORK_OPCODE)
     total, movers, place, behind, fine = plan(cta, done, opcode, nbytes, low, low + nbytes)
     if limited(cta):
         if cta.me == 0:
@@ -269,8 +255,8 @@ def several(cta: Any, hca: Any, together: Any, at: Any, stop: Any, done: Any, lo
 def single(cta: Any, hca: Any, together: Any, at: Any, stop: Any, moves: Any, listed: Any) -> None:
     """Execute a run of one WQE: it needs no plan."""
     if cta.me == at:
-        nbytes, opcode = load(cta.mine + WORK_NBYTES), load(cta.mine + WORK_OPCODE)
-        asks, write, read = load(cta.mine + WORK_CE) >= ALWAYS, opcode == WRITE, opcode == READ
+        nbytes, opcode = load(cta.mine + t.WORK_NBYTES), load(cta.mine + t.WORK_OPCODE)
+        asks, write, read = load(cta.mine + t.WORK_CE) >= ALWAYS, opcode == WRITE, opcode == READ
         if limited(cta):
             admit(hca, 1, nbytes)
         if asks:
@@ -304,8 +290,8 @@ def execute(cta: Any, hca: Any, visited: Any, first: Any, at: Any, n: Any, kind:
     stop = min(i64(cta.tally[STOP_AT]), n)
     done = kind == together and at <= cta.me < stop
     low = i64(NEVER)
-    if done and together != ATOMICS and load(cta.mine + WORK_SEGMENTS) != 0:
-        low = load(cta.mine + (WORK_REMOTE if together == WRITES else WORK_PAIRS))
+    if done and together != ATOMICS and load(cta.mine + t.WORK_SEGMENTS) != 0:
+        low = load(cta.mine + (t.WORK_REMOTE if together == WRITES else t.WORK_PAIRS))
     if cta.words[SINGLE] != 0:
         single(cta, hca, together, at, stop, low != NEVER, listed)
     else:
@@ -319,7 +305,7 @@ def execute(cta: Any, hca: Any, visited: Any, first: Any, at: Any, n: Any, kind:
     if cta.me == 0:
         cta.words[DIRTY] = 1 if last < 0 else 0
     if cta.me == last:
-        opcode, nbytes = load(cta.mine + WORK_OPCODE), load(cta.mine + WORK_NBYTES)
+        opcode, nbytes = load(cta.mine + t.WORK_OPCODE), load(cta.mine + t.WORK_NBYTES)
         place_cqe(cta.control, cta.pair, first + cta.me, opcode, nbytes, REQ, 0, 0)
     cuda.syncthreads()
     return stop

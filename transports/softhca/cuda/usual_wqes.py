@@ -23,6 +23,7 @@ from pgas.transports.mlx5.wqe import (
     WQE_MASKED_CS_8_DATA,
     WQE_RADDR,
 )
+from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine.ops import load, load_be32, load_be64, load_u8, store
 from pgas.transports.softhca.engine.requester import (
     CE_MASK,
@@ -41,41 +42,6 @@ from pgas.transports.softhca.engine.requester import (
 )
 from pgas.transports.softhca.engine.responder import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from pgas.transports.softhca.engine.states import COMPLETE, EXECUTE_ATOMIC, EXECUTE_READ, EXECUTE_WRITE
-from pgas.transports.softhca.tables import (
-    CTL_FAIL_COUNT,
-    CTL_QPS,
-    LOCAL_READ,
-    MKEY_ACCESS,
-    MKEY_ADDRESS,
-    MKEY_KEY,
-    MKEY_NBYTES,
-    MKEY_PD,
-    MKEY_START,
-    OP_ATOMIC,
-    OP_READ,
-    OP_WRITE,
-    QP_ACCESS,
-    QP_BROKEN,
-    QP_LOG_MSG_MAX,
-    QP_PD,
-    QP_QPN,
-    QP_RECV_PSN,
-    QP_REMOTE_QPN,
-    QP_ROW,
-    QP_ROWS_MASK,
-    QP_SEND_PSN,
-    QP_STATE,
-    RTR,
-    RTS,
-    WORK_CE,
-    WORK_NBYTES,
-    WORK_OPCODE,
-    WORK_OPERANDS,
-    WORK_PAIRS,
-    WORK_REMOTE,
-    WORK_SEGMENTS,
-    WORK_WIDTH,
-)
 
 __all__ = ["UNUSUAL", "check_usual"]
 
@@ -99,31 +65,32 @@ def check_usual(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
         at = WQE_MASKED_CS_8_DATA
     byte_count, lkey, address = load_be32(wqe + at), load_be32(wqe + at + 4), load_be64(wqe + at + 8)
     here, there = row_of_key(hca, lkey), row_of_key(hca, rkey)
-    peer = load(hca + CTL_QPS) + (load(qp + QP_REMOTE_QPN) & QP_ROWS_MASK) * QP_ROW
+    peer = load(hca + t.CTL_QPS) + (load(qp + t.QP_REMOTE_QPN) & t.QP_ROWS_MASK) * t.QP_ROW
     # Load from each 32-byte sector of the records in parallel; later loads hit L1.
-    key, start, far_key, far_start = load(here + MKEY_KEY), load(here + MKEY_START), load(there + MKEY_KEY), load(there + MKEY_START)
-    number, allowed, broken = load(peer + QP_QPN), load(peer + QP_ACCESS), load(peer + QP_BROKEN)
+    key, start = load(here + t.MKEY_KEY), load(here + t.MKEY_START)
+    far_key, far_start = load(there + t.MKEY_KEY), load(there + t.MKEY_START)
+    number, allowed, broken = load(peer + t.QP_QPN), load(peer + t.QP_ACCESS), load(peer + t.QP_BROKEN)
 
-    if (idx_word >> WQE_IDX_SHIFT) & WQE_IDX_MASK != index & WQE_IDX_MASK or qpn_word >> QPN_SHIFT != load(qp + QP_QPN):
+    if (idx_word >> WQE_IDX_SHIFT) & WQE_IDX_MASK != index & WQE_IDX_MASK or qpn_word >> QPN_SHIFT != load(qp + t.QP_QPN):
         return UNUSUAL
-    if fm_ce_se & FM_MASK != 0 or load(hca + CTL_FAIL_COUNT) != 0:
+    if fm_ce_se & FM_MASK != 0 or load(hca + t.CTL_FAIL_COUNT) != 0:
         return UNUSUAL
-    store(work + WORK_OPCODE, opcode)
-    store(work + WORK_CE, fm_ce_se & CE_MASK)
+    store(work + t.WORK_OPCODE, opcode)
+    store(work + t.WORK_CE, fm_ce_se & CE_MASK)
     if opcode == NOP:
-        store(work + WORK_NBYTES, 0)
-        store(work + WORK_SEGMENTS, 0)
+        store(work + t.WORK_NBYTES, 0)
+        store(work + t.WORK_SEGMENTS, 0)
         return COMPLETE
     if opmod not in (MASKED_4, MASKED_8) if masked else opmod != 0:
         return UNUSUAL
     if opcode == MASKED_CS and opmod == MASKED_8 and at != WQE_MASKED_CS_8_DATA:
         return UNUSUAL
     if opcode == WRITE:
-        execute, operation, far_needs, needs = EXECUTE_WRITE, OP_WRITE, REMOTE_WRITE, LOCAL_READ
+        execute, operation, far_needs, needs = EXECUTE_WRITE, t.OP_WRITE, REMOTE_WRITE, t.LOCAL_READ
     elif opcode == READ:
-        execute, operation, far_needs, needs = EXECUTE_READ, OP_READ, REMOTE_READ, LOCAL_WRITE
+        execute, operation, far_needs, needs = EXECUTE_READ, t.OP_READ, REMOTE_READ, LOCAL_WRITE
     elif width != 0:
-        execute, operation, far_needs, needs = EXECUTE_ATOMIC, OP_ATOMIC, REMOTE_ATOMIC, LOCAL_WRITE
+        execute, operation, far_needs, needs = EXECUTE_ATOMIC, t.OP_ATOMIC, REMOTE_ATOMIC, LOCAL_WRITE
     else:
         return UNUSUAL
     nbytes, source = byte_count & ~INLINE_SEG, wqe + at + INLINE_HEADER
@@ -131,31 +98,31 @@ def check_usual(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
         if opcode != WRITE or (at + INLINE_HEADER + nbytes + OCTOWORD - 1) // OCTOWORD * OCTOWORD != end:
             return UNUSUAL
     else:
-        pd, access = load(here + MKEY_PD), load(here + MKEY_ACCESS)
-        room, place, offset = load(here + MKEY_NBYTES), load(here + MKEY_ADDRESS), address - start
-        if at + OCTOWORD != end or key != lkey or key == 0 or pd != load(qp + QP_PD) or access & needs != needs:
+        pd, access = load(here + t.MKEY_PD), load(here + t.MKEY_ACCESS)
+        room, place, offset = load(here + t.MKEY_NBYTES), load(here + t.MKEY_ADDRESS), address - start
+        if at + OCTOWORD != end or key != lkey or key == 0 or pd != load(qp + t.QP_PD) or access & needs != needs:
             return UNUSUAL
         if offset < 0 or nbytes > room - offset:
             return UNUSUAL
         source = place + offset
-    if nbytes == 0 or nbytes > 1 << load(qp + QP_LOG_MSG_MAX) or (width != 0 and (nbytes != width or raddr & (width - 1) != 0)):
+    if nbytes == 0 or nbytes > 1 << load(qp + t.QP_LOG_MSG_MAX) or (width != 0 and (nbytes != width or raddr & (width - 1) != 0)):
         return UNUSUAL
-    state, peer_pd, back, psn = load(peer + QP_STATE), load(peer + QP_PD), load(peer + QP_REMOTE_QPN), load(peer + QP_RECV_PSN)
-    if number != load(qp + QP_REMOTE_QPN) or number == 0 or (state != RTR and state != RTS) or broken != 0:
+    state, peer_pd, back, psn = load(peer + t.QP_STATE), load(peer + t.QP_PD), load(peer + t.QP_REMOTE_QPN), load(peer + t.QP_RECV_PSN)
+    if number != load(qp + t.QP_REMOTE_QPN) or number == 0 or (state != t.RTR and state != t.RTS) or broken != 0:
         return UNUSUAL
-    if back != load(qp + QP_QPN) or psn != load(qp + QP_SEND_PSN) or allowed & operation == 0:
+    if back != load(qp + t.QP_QPN) or psn != load(qp + t.QP_SEND_PSN) or allowed & operation == 0:
         return UNUSUAL
-    far_pd, far_access, far_offset = load(there + MKEY_PD), load(there + MKEY_ACCESS), raddr - far_start
-    far_room, far_place = load(there + MKEY_NBYTES), load(there + MKEY_ADDRESS)
+    far_pd, far_access, far_offset = load(there + t.MKEY_PD), load(there + t.MKEY_ACCESS), raddr - far_start
+    far_room, far_place = load(there + t.MKEY_NBYTES), load(there + t.MKEY_ADDRESS)
     if far_key != rkey or far_key == 0 or far_pd != peer_pd or far_access & far_needs == 0:
         return UNUSUAL
     if far_offset < 0 or nbytes > far_room - far_offset:
         return UNUSUAL
-    store(work + WORK_NBYTES, nbytes)
-    store(work + WORK_WIDTH, width)
-    store(work + WORK_OPERANDS, WQE_DATA)
-    store(work + WORK_SEGMENTS, 1)
-    store(work + WORK_PAIRS, source)
-    store(work + WORK_PAIRS + 8, nbytes)
-    store(work + WORK_REMOTE, far_place + far_offset)
+    store(work + t.WORK_NBYTES, nbytes)
+    store(work + t.WORK_WIDTH, width)
+    store(work + t.WORK_OPERANDS, WQE_DATA)
+    store(work + t.WORK_SEGMENTS, 1)
+    store(work + t.WORK_PAIRS, source)
+    store(work + t.WORK_PAIRS + 8, nbytes)
+    store(work + t.WORK_REMOTE, far_place + far_offset)
     return execute

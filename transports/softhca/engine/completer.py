@@ -15,6 +15,7 @@ from pgas.transports.mlx5.cqe import (
 )
 from pgas.transports.mlx5.doorbell import CQ_CONSUMER_INDEX_MASK
 from pgas.transports.mlx5.wqe import CTRL_OPMOD_IDX_OPCODE, CTRL_QPN_DS, DS_MASK, DS_PER_WQEBB, OCTOWORD, WQE_IDX_MASK, WQEBB_SHIFT, Ce
+from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine.ops import (
     add,
     fence,
@@ -30,58 +31,6 @@ from pgas.transports.softhca.engine.ops import (
 from pgas.transports.softhca.engine.requester import READ, WRITE, WRITE_IMM
 from pgas.transports.softhca.engine.states import DONE, ERROR, LOCAL_QP_OP, RECEIVES, V_CQ_OVERRUN, WR_FLUSH, count, random, state_of
 from pgas.transports.softhca.engine.trace import trace
-from pgas.transports.softhca.tables import (
-    CQ_ADDRESS,
-    CQ_COLLAPSED,
-    CQ_CQES,
-    CQ_DBR,
-    CQ_LOG_SIZE,
-    CQ_OVERRUN,
-    CQ_PRODUCER,
-    CTL_CHAOS,
-    CTL_HOLD,
-    CTL_SWEEPS,
-    CTL_TRACE_KINDS,
-    ERR,
-    QP_ATOMICS,
-    QP_BROKEN,
-    QP_CONSUMER,
-    QP_CQ,
-    QP_CQES,
-    QP_ERROR_INDEX,
-    QP_ERROR_NBYTES,
-    QP_ERROR_SYNDROME,
-    QP_ERROR_VENDOR,
-    QP_ERROR_WQE,
-    QP_ERRORS,
-    QP_FLUSHED,
-    QP_HELD,
-    QP_HELD_NBYTES,
-    QP_HELD_OPCODE,
-    QP_MASK,
-    QP_NBYTES,
-    QP_PRODUCER,
-    QP_QPN,
-    QP_READS,
-    QP_SQ,
-    QP_STALLED_UNTIL,
-    QP_USER_INDEX,
-    QP_WQES,
-    QP_WRITES,
-    RTS,
-    TRACE_CQE,
-    WORK_CE,
-    WORK_DS,
-    WORK_INDEX,
-    WORK_NBYTES,
-    WORK_OPCODE,
-    WORK_RESPONDER,
-    WORK_SYNDROME,
-    WORK_VENDOR,
-    WORK_WIDTH,
-    WORK_WQE,
-    WORK_WQEBBS,
-)
 
 REQ, REQ_ERR = int(CqeOpcode.REQ), int(CqeOpcode.REQ_ERR)
 ALWAYS = int(Ce.ALWAYS)
@@ -95,24 +44,24 @@ VENDOR_SHIFT, SYNDROME_SHIFT = 8 * (CQE_VENDOR_ERR_SYND & 7), 8 * (CQE_SYNDROME 
 @device
 def complete(hca: int, qp: int, work: int) -> int:
     """Count an executed WQE and write its CQE if it is signalled (ce 2 or 3); a fault may delay the CQE."""
-    index, opcode, nbytes = load(work + WORK_INDEX), load(work + WORK_OPCODE), load(work + WORK_NBYTES)
-    count(qp + QP_WQES, 1)
-    count(qp + QP_NBYTES, nbytes)
+    index, opcode, nbytes = load(work + t.WORK_INDEX), load(work + t.WORK_OPCODE), load(work + t.WORK_NBYTES)
+    count(qp + t.QP_WQES, 1)
+    count(qp + t.QP_NBYTES, nbytes)
     if opcode == WRITE:
-        count(qp + QP_WRITES, 1)
+        count(qp + t.QP_WRITES, 1)
     elif opcode == READ:
-        count(qp + QP_READS, 1)
-    elif load(work + WORK_WIDTH) != 0:
-        count(qp + QP_ATOMICS, 1)
+        count(qp + t.QP_READS, 1)
+    elif load(work + t.WORK_WIDTH) != 0:
+        count(qp + t.QP_ATOMICS, 1)
     elif opcode == WRITE_IMM:
-        count(qp + QP_WRITES, 1)
-    store(qp + QP_CONSUMER, index + load(work + WORK_WQEBBS))
-    if load(work + WORK_CE) < ALWAYS:
+        count(qp + t.QP_WRITES, 1)
+    store(qp + t.QP_CONSUMER, index + load(work + t.WORK_WQEBBS))
+    if load(work + t.WORK_CE) < ALWAYS:
         return DONE
-    if random(hca) < load(hca + CTL_CHAOS):
-        store(qp + QP_HELD, index + 1)
-        store(qp + QP_HELD_OPCODE, opcode)
-        store(qp + QP_HELD_NBYTES, nbytes)
+    if random(hca) < load(hca + t.CTL_CHAOS):
+        store(qp + t.QP_HELD, index + 1)
+        store(qp + t.QP_HELD_OPCODE, opcode)
+        store(qp + t.QP_HELD_NBYTES, nbytes)
         stall(hca, qp)
     else:
         write_cqe(hca, qp, index, opcode, nbytes, REQ, 0, 0)
@@ -122,26 +71,26 @@ def complete(hca: int, qp: int, work: int) -> int:
 @device
 def release_held(hca: int, qp: int) -> int:
     """Write the CQE that a fault delayed."""
-    index = load(qp + QP_HELD) - 1
-    store(qp + QP_HELD, 0)
-    write_cqe(hca, qp, index, load(qp + QP_HELD_OPCODE), load(qp + QP_HELD_NBYTES), REQ, 0, 0)
+    index = load(qp + t.QP_HELD) - 1
+    store(qp + t.QP_HELD, 0)
+    write_cqe(hca, qp, index, load(qp + t.QP_HELD_OPCODE), load(qp + t.QP_HELD_NBYTES), REQ, 0, 0)
     return 1
 
 
 @device
 def stall(hca: int, qp: int) -> int:
     """Skip a QP for some passes: its own WQEs keep their order, other QPs overtake."""
-    store(qp + QP_STALLED_UNTIL, load(load(hca + CTL_SWEEPS)) + 1 + (random(hca) * load(hca + CTL_HOLD) >> 16))
+    store(qp + t.QP_STALLED_UNTIL, load(load(hca + t.CTL_SWEEPS)) + 1 + (random(hca) * load(hca + t.CTL_HOLD) >> 16))
     return 0
 
 
 @device
 def responder_error(hca: int, qp: int, work: int) -> int:
     """Move the responder's QP to the error state (class C), whether it may send or not, and then the requester's."""
-    peer = load(work + WORK_RESPONDER)
+    peer = load(work + t.WORK_RESPONDER)
     if peer != qp:
-        store_release(peer + QP_BROKEN, 1)
-        add(peer + QP_ERRORS, 1)
+        store_release(peer + t.QP_BROKEN, 1)
+        add(peer + t.QP_ERRORS, 1)
     return ERROR
 
 
@@ -152,40 +101,40 @@ def error(hca: int, qp: int, work: int) -> int:
     If a command has moved the QP to RST meanwhile, do nothing: the WQE is dropped.
     """
     before = state_of(qp)
-    if before != RTS and before != ERR:
+    if before != t.RTS and before != t.ERR:
         return DONE
-    store_release(qp + QP_BROKEN, 1)
-    index, syndrome, vendor = load(work + WORK_INDEX), load(work + WORK_SYNDROME), load(work + WORK_VENDOR)
-    add(qp + QP_ERRORS, 1)
-    note_error(qp, index, syndrome, vendor, load(work + WORK_WQE), max(1, load(work + WORK_DS)) * OCTOWORD)
-    store(qp + QP_CONSUMER, index + load(work + WORK_WQEBBS))
-    write_cqe(hca, qp, index, load(work + WORK_OPCODE), 0, REQ_ERR, syndrome, vendor)
+    store_release(qp + t.QP_BROKEN, 1)
+    index, syndrome, vendor = load(work + t.WORK_INDEX), load(work + t.WORK_SYNDROME), load(work + t.WORK_VENDOR)
+    add(qp + t.QP_ERRORS, 1)
+    note_error(qp, index, syndrome, vendor, load(work + t.WORK_WQE), max(1, load(work + t.WORK_DS)) * OCTOWORD)
+    store(qp + t.QP_CONSUMER, index + load(work + t.WORK_WQEBBS))
+    write_cqe(hca, qp, index, load(work + t.WORK_OPCODE), 0, REQ_ERR, syndrome, vendor)
     return DONE
 
 
 @device
 def note_error(qp: int, index: int, syndrome: int, vendor: int, wqe: int, nbytes: int) -> int:
     """Keep the first error of a QP, with the bytes of its WQE."""
-    if load(qp + QP_ERROR_SYNDROME) == 0:
-        copied = load(qp + QP_ERROR_WQE)
+    if load(qp + t.QP_ERROR_SYNDROME) == 0:
+        copied = load(qp + t.QP_ERROR_WQE)
         for offset in range(0, nbytes, 8):
             store(copied + offset, load(wqe + offset))
-        store(qp + QP_ERROR_NBYTES, nbytes)
-        store(qp + QP_ERROR_INDEX, index)
-        store(qp + QP_ERROR_VENDOR, vendor)
-        store_release(qp + QP_ERROR_SYNDROME, syndrome)
+        store(qp + t.QP_ERROR_NBYTES, nbytes)
+        store(qp + t.QP_ERROR_INDEX, index)
+        store(qp + t.QP_ERROR_VENDOR, vendor)
+        store_release(qp + t.QP_ERROR_SYNDROME, syndrome)
     return 0
 
 
 @device
 def flush(hca: int, qp: int, work: int) -> int:
     """End a WQE of a QP in ERR without executing it. Each gets a CQE, signalled or not (IBTA: Work Request Flushed)."""
-    index = load(qp + QP_CONSUMER)
-    slot = load(qp + QP_SQ) + ((index & load(qp + QP_MASK)) << WQEBB_SHIFT)
+    index = load(qp + t.QP_CONSUMER)
+    slot = load(qp + t.QP_SQ) + ((index & load(qp + t.QP_MASK)) << WQEBB_SHIFT)
     wqebbs = ((load_be32(slot + CTRL_QPN_DS) & DS_MASK) + DS_PER_WQEBB - 1) // DS_PER_WQEBB
     opcode = load_be32(slot + CTRL_OPMOD_IDX_OPCODE) & 0xFF
-    count(qp + QP_FLUSHED, 1)
-    store(qp + QP_CONSUMER, index + max(1, min(wqebbs, load(qp + QP_PRODUCER) - index)))
+    count(qp + t.QP_FLUSHED, 1)
+    store(qp + t.QP_CONSUMER, index + max(1, min(wqebbs, load(qp + t.QP_PRODUCER) - index)))
     write_cqe(hca, qp, index, opcode, 0, REQ_ERR, WR_FLUSH, 0)
     return DONE
 
@@ -193,7 +142,7 @@ def flush(hca: int, qp: int, work: int) -> int:
 @device
 def write_cqe(hca: int, qp: int, index: int, opcode: int, nbytes: int, cqe_opcode: int, syndrome: int, vendor: int) -> int:
     """Count and write a CQE of the send queue."""
-    return deliver(hca, qp, load(qp + QP_CQ), index, opcode, nbytes, 0, cqe_opcode, syndrome, vendor)
+    return deliver(hca, qp, load(qp + t.QP_CQ), index, opcode, nbytes, 0, cqe_opcode, syndrome, vendor)
 
 
 @device
@@ -202,9 +151,9 @@ def deliver(hca: int, qp: int, cq: int, index: int, opcode: int, nbytes: int, im
 
     A full CQ is in error from then on, and so is every QP that needs to write there (IBTA, CQ overrun).
     """
-    if RECEIVES and load(cq + CQ_DBR) != 0 and full(cq) != 0:
-        store_release(qp + QP_BROKEN, 1)
-        add(qp + QP_ERRORS, 1)
+    if RECEIVES and load(cq + t.CQ_DBR) != 0 and full(cq) != 0:
+        store_release(qp + t.QP_BROKEN, 1)
+        add(qp + t.QP_ERRORS, 1)
         return note_error(qp, index, LOCAL_QP_OP, V_CQ_OVERRUN, 0, 0)
     count_cqes(qp, cq, 1)
     return put_cqe(hca, qp, cq, index, opcode, nbytes, imm, cqe_opcode, syndrome, vendor)
@@ -213,24 +162,24 @@ def deliver(hca: int, qp: int, cq: int, index: int, opcode: int, nbytes: int, im
 @device
 def full(cq: int) -> int:
     """Whether a CQ has, or had, no room: the consumer index in its doorbell record is a whole CQ behind."""
-    read = load_be32_acquire(load(cq + CQ_DBR))
-    if (load(cq + CQ_PRODUCER) - read) & CQ_CONSUMER_INDEX_MASK >= 1 << load(cq + CQ_LOG_SIZE):
-        store(cq + CQ_OVERRUN, 1)
-    return load(cq + CQ_OVERRUN)
+    read = load_be32_acquire(load(cq + t.CQ_DBR))
+    if (load(cq + t.CQ_PRODUCER) - read) & CQ_CONSUMER_INDEX_MASK >= 1 << load(cq + t.CQ_LOG_SIZE):
+        store(cq + t.CQ_OVERRUN, 1)
+    return load(cq + t.CQ_OVERRUN)
 
 
 @device
 def count_cqes(qp: int, cq: int, number: int) -> int:
     """Count CQEs before they are written; in a collapsed CQ only the last one is."""
-    count(cq + CQ_PRODUCER, number)
-    count(cq + CQ_CQES, number)
-    return count(qp + QP_CQES, number)
+    count(cq + t.CQ_PRODUCER, number)
+    count(cq + t.CQ_CQES, number)
+    return count(qp + t.QP_CQES, number)
 
 
 @device
 def place_cqe(hca: int, qp: int, index: int, opcode: int, nbytes: int, cqe_opcode: int, syndrome: int, vendor: int) -> int:
     """Write a CQE of the send queue that has been counted."""
-    return put_cqe(hca, qp, load(qp + QP_CQ), index, opcode, nbytes, 0, cqe_opcode, syndrome, vendor)
+    return put_cqe(hca, qp, load(qp + t.QP_CQ), index, opcode, nbytes, 0, cqe_opcode, syndrome, vendor)
 
 
 @device
@@ -240,24 +189,24 @@ def put_cqe(hca: int, qp: int, cq: int, index: int, opcode: int, nbytes: int, im
     wqe_counter is the index of the WQE's first WQEBB, or of the receive WQE. In a collapsed CQ it is always entry 0, and the owner bit is
     0.
     """
-    produced = load(cq + CQ_PRODUCER) - 1
-    log_size = load(cq + CQ_LOG_SIZE)
-    entry = load(cq + CQ_ADDRESS)
+    produced = load(cq + t.CQ_PRODUCER) - 1
+    log_size = load(cq + t.CQ_LOG_SIZE)
+    entry = load(cq + t.CQ_ADDRESS)
     owner = 0
-    if load(cq + CQ_COLLAPSED) == 0:
+    if load(cq + t.CQ_COLLAPSED) == 0:
         entry += (produced & ((1 << log_size) - 1)) * CQE_SIZE
         owner = (produced >> log_size) & 1
-    qpn = load(qp + QP_QPN)
+    qpn = load(qp + t.QP_QPN)
     for offset in range(0, SYNDROMES, 8):
         if offset != SRQN_UIDX & ~7 and offset != BYTE_CNT & ~7:
             store(entry + offset, 0)
-    store(entry + (SRQN_UIDX & ~7), swap32(load(qp + QP_USER_INDEX)) | (swap32(imm) << 32 if RECEIVES else 0))
+    store(entry + (SRQN_UIDX & ~7), swap32(load(qp + t.QP_USER_INDEX)) | (swap32(imm) << 32 if RECEIVES else 0))
     store(entry + (BYTE_CNT & ~7), swap32(nbytes) << 32)
     store(entry + SYNDROMES, (vendor << VENDOR_SHIFT) | (syndrome << SYNDROME_SHIFT))
     fence()
     counter = index & WQE_IDX_MASK
     tail = (opcode << TAIL_OPCODE_SHIFT) | (qpn << TAIL_QPN_SHIFT) | (counter << TAIL_WQE_COUNTER_SHIFT)
     store_data(entry + CQE_TAIL, swap64(tail | (cqe_opcode << OP_OWN_OPCODE_SHIFT) | owner))
-    if load(hca + CTL_TRACE_KINDS) & TRACE_CQE:
-        trace(hca, qp, TRACE_CQE, index, entry, CQE_SIZE)
+    if load(hca + t.CTL_TRACE_KINDS) & t.TRACE_CQE:
+        trace(hca, qp, t.TRACE_CQE, index, entry, CQE_SIZE)
     return 0

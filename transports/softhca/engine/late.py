@@ -13,30 +13,9 @@ A DUMP without a fence does not wait for the READs and atomics of its own QP. Wh
 from pgas.kernels import window
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.mlx5.wqe import CTRL_FM_CE_SE, OCTOWORD, Fm
+from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine.ops import copy, load, load_acquire, load_u8, store
 from pgas.transports.softhca.engine.states import COMPLETE, DELAYS_DATA, random
-from pgas.transports.softhca.tables import (
-    CTL_HOLD,
-    CTL_LATE,
-    CTL_LATE_DATA,
-    CTL_LATE_ROWS,
-    CTL_SETTLE,
-    CTL_SETTLED,
-    CTL_SWEEPS,
-    LATE_AT,
-    LATE_DATA,
-    LATE_MAX,
-    LATE_NBYTES,
-    LATE_PE,
-    LATE_QPN,
-    LATE_ROW,
-    LATE_ROWS,
-    LATE_UNTIL,
-    QP_ON_HOST,
-    QP_PE,
-    QP_QPN,
-    WORK_WQE,
-)
 
 FENCE, FM_MASK = int(Fm.FENCE), 7 << 5
 NEVER = (1 << 63) - 1
@@ -46,18 +25,18 @@ QUEUE_OFFSET, OFFSET_MASK = window.QUEUE_OFFSET, (1 << window.SMALL_STRIDE_SHIFT
 @device
 def place(hca: int, row: int) -> int:
     """Write the bytes of a row to their place."""
-    copy(load(row + LATE_AT), row + LATE_DATA, load(row + LATE_NBYTES))
-    store(row + LATE_NBYTES, 0)
-    return store(hca + CTL_LATE_ROWS, load(hca + CTL_LATE_ROWS) - 1)
+    copy(load(row + t.LATE_AT), row + t.LATE_DATA, load(row + t.LATE_NBYTES))
+    store(row + t.LATE_NBYTES, 0)
+    return store(hca + t.CTL_LATE_ROWS, load(hca + t.CTL_LATE_ROWS) - 1)
 
 
 @device
 def place_touched(hca: int, at: int, nbytes: int) -> int:
     """Write the late bytes in a range of memory."""
-    if DELAYS_DATA and load(hca + CTL_LATE_ROWS) != 0:
-        for i in range(LATE_ROWS):
-            row = load(hca + CTL_LATE_DATA) + i * LATE_ROW
-            late, first = load(row + LATE_NBYTES), load(row + LATE_AT)
+    if DELAYS_DATA and load(hca + t.CTL_LATE_ROWS) != 0:
+        for i in range(t.LATE_ROWS):
+            row = load(hca + t.CTL_LATE_DATA) + i * t.LATE_ROW
+            late, first = load(row + t.LATE_NBYTES), load(row + t.LATE_AT)
             if late != 0 and first < at + nbytes and at < first + late:
                 place(hca, row)
     return 0
@@ -66,10 +45,10 @@ def place_touched(hca: int, at: int, nbytes: int) -> int:
 @device
 def place_all_of(hca: int, pe: int, but: int) -> int:
     """Write all late bytes of a PE's memory, except those fetched by a QP (0: no exception)."""
-    if DELAYS_DATA and load(hca + CTL_LATE_ROWS) != 0:
-        for i in range(LATE_ROWS):
-            row = load(hca + CTL_LATE_DATA) + i * LATE_ROW
-            if load(row + LATE_NBYTES) != 0 and load(row + LATE_PE) == pe and (but == 0 or load(row + LATE_QPN) != but):
+    if DELAYS_DATA and load(hca + t.CTL_LATE_ROWS) != 0:
+        for i in range(t.LATE_ROWS):
+            row = load(hca + t.CTL_LATE_DATA) + i * t.LATE_ROW
+            if load(row + t.LATE_NBYTES) != 0 and load(row + t.LATE_PE) == pe and (but == 0 or load(row + t.LATE_QPN) != but):
                 place(hca, row)
     return 0
 
@@ -77,12 +56,12 @@ def place_all_of(hca: int, pe: int, but: int) -> int:
 @device
 def expire(hca: int) -> int:
     """Write the bytes whose time has come, or all bytes if a grace period has begun. Called once a pass; returns 1."""
-    asked, sweep = load_acquire(hca + CTL_SETTLE), load(load(hca + CTL_SWEEPS))
-    for i in range(LATE_ROWS):
-        row = load(hca + CTL_LATE_DATA) + i * LATE_ROW
-        if load(row + LATE_NBYTES) != 0 and (load(row + LATE_UNTIL) <= sweep or asked != load(hca + CTL_SETTLED)):
+    asked, sweep = load_acquire(hca + t.CTL_SETTLE), load(load(hca + t.CTL_SWEEPS))
+    for i in range(t.LATE_ROWS):
+        row = load(hca + t.CTL_LATE_DATA) + i * t.LATE_ROW
+        if load(row + t.LATE_NBYTES) != 0 and (load(row + t.LATE_UNTIL) <= sweep or asked != load(hca + t.CTL_SETTLED)):
             place(hca, row)
-    store(hca + CTL_SETTLED, asked)
+    store(hca + t.CTL_SETTLED, asked)
     return 1
 
 
@@ -91,46 +70,46 @@ def deliver_late(hca: int, pe: int, qpn: int, dest: int, source: int, nbytes: in
     """Write to a PE's memory, the last bytes late with some probability. qpn: QP that fetched them; 0: written by a peer."""
     place_touched(hca, source, nbytes)
     place_touched(hca, dest, nbytes)
-    kept = min(nbytes, LATE_MAX)
+    kept = min(nbytes, t.LATE_MAX)
     kept -= (kept - dest - nbytes) & (OCTOWORD - 1) if kept != nbytes else 0  # no element is torn
-    if random(hca) >= load(hca + CTL_LATE):
+    if random(hca) >= load(hca + t.CTL_LATE):
         kept = 0
     copy(dest, source, nbytes - kept)
     if kept == 0:
         return 0
-    used = load(hca + CTL_LATE_ROWS)
+    used = load(hca + t.CTL_LATE_ROWS)
     if used == 0:
-        store(hca + CTL_SETTLED, load_acquire(hca + CTL_SETTLE))
-    row = load(hca + CTL_LATE_DATA)
-    if used == LATE_ROWS:
-        row += (random(hca) & (LATE_ROWS - 1)) * LATE_ROW
+        store(hca + t.CTL_SETTLED, load_acquire(hca + t.CTL_SETTLE))
+    row = load(hca + t.CTL_LATE_DATA)
+    if used == t.LATE_ROWS:
+        row += (random(hca) & (t.LATE_ROWS - 1)) * t.LATE_ROW
         place(hca, row)
-    while load(row + LATE_NBYTES) != 0:
-        row += LATE_ROW
-    copy(row + LATE_DATA, source + nbytes - kept, kept)
-    store(row + LATE_AT, dest + nbytes - kept)
-    store(row + LATE_PE, pe)
-    store(row + LATE_QPN, qpn)
-    sweep, hold = load(load(hca + CTL_SWEEPS)), load(hca + CTL_HOLD)
-    store(row + LATE_UNTIL, sweep + 1 + (random(hca) * hold >> 16) if hold != 0 else NEVER)
-    store(row + LATE_NBYTES, kept)
-    store(hca + CTL_LATE_ROWS, load(hca + CTL_LATE_ROWS) + 1)
+    while load(row + t.LATE_NBYTES) != 0:
+        row += t.LATE_ROW
+    copy(row + t.LATE_DATA, source + nbytes - kept, kept)
+    store(row + t.LATE_AT, dest + nbytes - kept)
+    store(row + t.LATE_PE, pe)
+    store(row + t.LATE_QPN, qpn)
+    sweep, hold = load(load(hca + t.CTL_SWEEPS)), load(hca + t.CTL_HOLD)
+    store(row + t.LATE_UNTIL, sweep + 1 + (random(hca) * hold >> 16) if hold != 0 else NEVER)
+    store(row + t.LATE_NBYTES, kept)
+    store(hca + t.CTL_LATE_ROWS, load(hca + t.CTL_LATE_ROWS) + 1)
     return 0
 
 
 @device
 def fetch_late(hca: int, qp: int, dest: int, source: int, nbytes: int) -> int:
     """Write the result of a READ or an atomic. If a CPU polls, landing cells are in host memory, where nothing is late."""
-    if load(qp + QP_ON_HOST) != 0 and dest & OFFSET_MASK >= QUEUE_OFFSET:
+    if load(qp + t.QP_ON_HOST) != 0 and dest & OFFSET_MASK >= QUEUE_OFFSET:
         copy(dest, source, nbytes)
     else:
-        deliver_late(hca, load(qp + QP_PE), load(qp + QP_QPN), dest, source, nbytes)
+        deliver_late(hca, load(qp + t.QP_PE), load(qp + t.QP_QPN), dest, source, nbytes)
     return 0
 
 
 @device
 def execute_dump(hca: int, qp: int, work: int) -> int:
     """Read and discard data, which makes earlier writes visible."""
-    fenced = load_u8(load(work + WORK_WQE) + CTRL_FM_CE_SE) & FM_MASK >= FENCE
-    place_all_of(hca, load(qp + QP_PE), 0 if fenced else load(qp + QP_QPN))
+    fenced = load_u8(load(work + t.WORK_WQE) + CTRL_FM_CE_SE) & FM_MASK >= FENCE
+    place_all_of(hca, load(qp + t.QP_PE), 0 if fenced else load(qp + t.QP_QPN))
     return COMPLETE

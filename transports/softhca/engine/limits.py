@@ -6,8 +6,8 @@ cost of a byte at 200 Gb/s is a whole number of ticks to within a thousandth.
 """
 
 from pgas.transports.hostloop.compiled import device
+from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine.ops import clock, compare_swap, idle, load, load_acquire, load_shared
-from pgas.transports.softhca.tables import CTL_BYTE_COST, CTL_BYTES_UNTIL, CTL_STOP, CTL_WQE_COST, CTL_WQES_UNTIL
 
 __all__ = ["BURST_NS", "admit", "costs"]
 
@@ -59,7 +59,7 @@ def wait(hca: int, until: int) -> int:
     """Wait for a time, minus the burst."""
     turns = 0
     while ahead(until, now()) > BURST_NS << LOG_TICK:
-        if load_acquire(hca + CTL_STOP) != 0:
+        if load_acquire(hca + t.CTL_STOP) != 0:
             break
         turns += 1
         idle(turns)
@@ -69,9 +69,9 @@ def wait(hca: int, until: int) -> int:
 @device
 def admit(hca: int, wqes: int, nbytes: int) -> int:
     """Wait until the limits admit a number of WQEs and bytes."""
-    per_wqe, per_byte = load(hca + CTL_WQE_COST), load(hca + CTL_BYTE_COST)
+    per_wqe, per_byte = load(hca + t.CTL_WQE_COST), load(hca + t.CTL_BYTE_COST)
     if per_wqe != 0:
-        wait(hca, take(hca + CTL_WQES_UNTIL, wqes * per_wqe))
+        wait(hca, take(hca + t.CTL_WQES_UNTIL, wqes * per_wqe))
     if per_byte != 0:
-        wait(hca, take(hca + CTL_BYTES_UNTIL, nbytes * per_byte))
+        wait(hca, take(hca + t.CTL_BYTES_UNTIL, nbytes * per_byte))
     return 0

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pgas.transports.hostloop.compiled import device, kernel
+from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine import SOURCES
 from pgas.transports.softhca.engine.completer import release_held, stall
 from pgas.transports.softhca.engine.late import expire
@@ -12,24 +13,6 @@ from pgas.transports.softhca.engine.pipeline import process
 from pgas.transports.softhca.engine.receiver import flush_receives, waits
 from pgas.transports.softhca.engine.requester import blocked, take_doorbell
 from pgas.transports.softhca.engine.states import FETCH, FLUSH, RECEIVES, WAITING, random, state_of
-from pgas.transports.softhca.tables import (
-    CTL_CHAOS,
-    CTL_HALT_COUNT,
-    CTL_LATE_ROWS,
-    CTL_PAUSED,
-    CTL_QP_LIMIT,
-    CTL_QPS,
-    CTL_STOP,
-    CTL_SWEEPS,
-    CTL_WORK,
-    ERR,
-    QP_CONSUMER,
-    QP_HELD,
-    QP_PRODUCER,
-    QP_ROW,
-    QP_STALLED_UNTIL,
-    RTS,
-)
 
 __all__ = ["run"]
 
@@ -40,11 +23,11 @@ WQES_PER_VISIT = 64
 @device
 def count_down(hca: int) -> int:
     """Pause the card after the WQE that a fault names, until it is resumed."""
-    left = load(hca + CTL_HALT_COUNT)
+    left = load(hca + t.CTL_HALT_COUNT)
     if left != 0:
-        store(hca + CTL_HALT_COUNT, left - 1)
+        store(hca + t.CTL_HALT_COUNT, left - 1)
         if left == 1:
-            store_release(hca + CTL_PAUSED, 1)
+            store_release(hca + t.CTL_PAUSED, 1)
     return 0
 
 
@@ -52,33 +35,33 @@ def count_down(hca: int) -> int:
 def visit(hca: int, qp: int, work: int) -> int:
     """Visit a QP; return whether it had work."""
     state = state_of(qp)
-    if state != RTS and state != ERR:
+    if state != t.RTS and state != t.ERR:
         return 0
     busy = take_doorbell(qp)
-    if RECEIVES and state == ERR:
+    if RECEIVES and state == t.ERR:
         busy |= flush_receives(hca, qp)
-    if load(qp + QP_CONSUMER) == load(qp + QP_PRODUCER) and load(qp + QP_HELD) == 0:
+    if load(qp + t.QP_CONSUMER) == load(qp + t.QP_PRODUCER) and load(qp + t.QP_HELD) == 0:
         return busy
-    if RECEIVES and (waits(hca, qp, state) != 0 or (state == RTS and load(qp + QP_HELD) == 0 and blocked(hca, qp) != 0)):
+    if RECEIVES and (waits(hca, qp, state) != 0 or (state == t.RTS and load(qp + t.QP_HELD) == 0 and blocked(hca, qp) != 0)):
         return busy
-    if load(qp + QP_STALLED_UNTIL) > load(load(hca + CTL_SWEEPS)):
+    if load(qp + t.QP_STALLED_UNTIL) > load(load(hca + t.CTL_SWEEPS)):
         return 1
-    if load(qp + QP_HELD) != 0:
+    if load(qp + t.QP_HELD) != 0:
         release_held(hca, qp)
     for _ in range(WQES_PER_VISIT):
-        if load(qp + QP_CONSUMER) == load(qp + QP_PRODUCER) or load(qp + QP_HELD) != 0 or load_acquire(hca + CTL_PAUSED) != 0:
+        if load(qp + t.QP_CONSUMER) == load(qp + t.QP_PRODUCER) or load(qp + t.QP_HELD) != 0 or load_acquire(hca + t.CTL_PAUSED) != 0:
             break
         state = state_of(qp)
-        if state != RTS and state != ERR:
+        if state != t.RTS and state != t.ERR:
             break
-        if RECEIVES and state == RTS and blocked(hca, qp) != 0:
+        if RECEIVES and state == t.RTS and blocked(hca, qp) != 0:
             break
-        if state == RTS and random(hca) < load(hca + CTL_CHAOS):
+        if state == t.RTS and random(hca) < load(hca + t.CTL_CHAOS):
             stall(hca, qp)
             break
-        if process(hca, qp, work, FETCH if state == RTS else FLUSH) == WAITING:
+        if process(hca, qp, work, FETCH if state == t.RTS else FLUSH) == WAITING:
             break
-        if state == RTS:
+        if state == t.RTS:
             count_down(hca)
     return 1
 
@@ -87,13 +70,13 @@ def _make(stamp: int) -> Callable[[int], int]:
     def loop(hca: int) -> int:
         """Run until CTL_STOP. A pass begins by incrementing the sweep, which the firmware's grace periods rely on (tables)."""
         idle_turns = 0
-        while load_acquire(hca + CTL_STOP) == 0:
-            add(load(hca + CTL_SWEEPS), 1)
-            busy = expire(hca) if load(hca + CTL_LATE_ROWS) != 0 else 0
-            if load_acquire(hca + CTL_PAUSED) == 0:
-                qps, work = load(hca + CTL_QPS), load(hca + CTL_WORK)
-                for row in range(load_acquire(hca + CTL_QP_LIMIT)):
-                    busy |= visit(hca, qps + row * QP_ROW, work)
+        while load_acquire(hca + t.CTL_STOP) == 0:
+            add(load(hca + t.CTL_SWEEPS), 1)
+            busy = expire(hca) if load(hca + t.CTL_LATE_ROWS) != 0 else 0
+            if load_acquire(hca + t.CTL_PAUSED) == 0:
+                qps, work = load(hca + t.CTL_QPS), load(hca + t.CTL_WORK)
+                for row in range(load_acquire(hca + t.CTL_QP_LIMIT)):
+                    busy |= visit(hca, qps + row * t.QP_ROW, work)
             idle_turns = 0 if busy else idle_turns + 1
             idle(idle_turns)
         return stamp

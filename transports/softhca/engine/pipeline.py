@@ -9,6 +9,7 @@ IBTA: InfiniBand Architecture Specification, volume 1. PRM: Mellanox Adapters Pr
 from typing import Any, NamedTuple
 
 from pgas.transports.hostloop.compiled import device
+from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine import completer, late, receiver, requester, responder
 from pgas.transports.softhca.engine.limits import admit
 from pgas.transports.softhca.engine.ops import load
@@ -38,11 +39,6 @@ from pgas.transports.softhca.engine.states import (
     RECEIVES,
     RESPONDER_ERROR,
     WAITING,
-)
-from pgas.transports.softhca.tables import (
-    CTL_BYTE_COST,
-    CTL_WQE_COST,
-    WORK_NBYTES,
 )
 
 __all__ = ["STATES", "State", "check", "process"]
@@ -109,8 +105,8 @@ _OWN = [state for state in STATES if RECEIVES or state.number not in (CHECK_RECE
 @device
 def pace(hca: int, qp: int, work: int, state: int) -> int:
     """Delay a WQE that has passed its checks, if the card has rate limits."""
-    if EXECUTE_WRITE <= state <= COMPLETE and load(hca + CTL_WQE_COST) | load(hca + CTL_BYTE_COST) != 0:
-        admit(hca, 1, load(work + WORK_NBYTES))
+    if EXECUTE_WRITE <= state <= COMPLETE and load(hca + t.CTL_WQE_COST) | load(hca + t.CTL_BYTE_COST) != 0:
+        admit(hca, 1, load(work + t.WORK_NBYTES))
     return state
 
 

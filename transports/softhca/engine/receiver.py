@@ -9,6 +9,7 @@ from pgas.transports.hostloop.compiled import device
 from pgas.transports.mlx5.contexts import RNR_RETRY_FOR_EVER
 from pgas.transports.mlx5.cqe import CqeOpcode
 from pgas.transports.mlx5.wqe import CTRL_IMM, INVALID_LKEY, OCTOWORD, WQE_IDX_MASK
+from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine.completer import deliver, note_error
 from pgas.transports.softhca.engine.late import place_all_of
 from pgas.transports.softhca.engine.ops import clock, copy, load, load_be32, load_be32_acquire, load_be64, store, store_release
@@ -35,47 +36,6 @@ from pgas.transports.softhca.engine.states import (
     refuse,
     state_of,
 )
-from pgas.transports.softhca.tables import (
-    CTL_QPS,
-    CTL_RQS,
-    MKEY_ACCESS,
-    MKEY_ADDRESS,
-    MKEY_KEY,
-    MKEY_NBYTES,
-    MKEY_PD,
-    MKEY_START,
-    QP_BROKEN,
-    QP_PD,
-    QP_PE,
-    QP_QPN,
-    QP_REMOTE_QPN,
-    QP_ROW,
-    QP_ROWS_MASK,
-    QP_STALLED_UNTIL,
-    RQ_ADDRESS,
-    RQ_CONSUMER,
-    RQ_CQ,
-    RQ_DBR,
-    RQ_FLUSHED,
-    RQ_MASK,
-    RQ_NAKED_UNTIL,
-    RQ_NAKS,
-    RQ_RECEIVES,
-    RQ_RNR_NS,
-    RQ_RNR_RETRY,
-    RQ_ROW,
-    RQ_STRIDE,
-    RTR,
-    RTS,
-    SEGMENT_BYTES,
-    WORK_NBYTES,
-    WORK_OPCODE,
-    WORK_PAIRS,
-    WORK_RESPONDER,
-    WORK_SCATTER,
-    WORK_SEGMENTS,
-    WORK_WQE,
-)
 
 RESP_WR_IMM, RESP_SEND, RESP_SEND_IMM = int(CqeOpcode.RESP_WR_IMM), int(CqeOpcode.RESP_SEND), int(CqeOpcode.RESP_SEND_IMM)
 RESP_ERR = int(CqeOpcode.RESP_ERR)
@@ -90,13 +50,13 @@ FLUSHED_PER_VISIT = 64
 @device
 def receive_queue(hca: int, qp: int) -> int:
     """Return the address of the record of a QP's receive queue."""
-    return load(hca + CTL_RQS) + (load(qp + QP_QPN) & QP_ROWS_MASK) * RQ_ROW
+    return load(hca + t.CTL_RQS) + (load(qp + t.QP_QPN) & t.QP_ROWS_MASK) * t.RQ_ROW
 
 
 @device
 def posted(rq: int) -> int:
     """Return the number of posted receive WQEs, from the doorbell record; they have no other doorbell."""
-    return (load_be32_acquire(load(rq + RQ_DBR)) - load(rq + RQ_CONSUMER)) & WQE_IDX_MASK
+    return (load_be32_acquire(load(rq + t.RQ_DBR)) - load(rq + t.RQ_CONSUMER)) & WQE_IDX_MASK
 
 
 @device
@@ -105,13 +65,13 @@ def check_receive(hca: int, qp: int, work: int) -> int:
 
     A QP without a receive queue refuses: "the operation is not supported by this receive queue" (IBTA, Remote Invalid Request Error).
     """
-    rq = receive_queue(hca, load(work + WORK_RESPONDER))
-    if load(rq + RQ_ADDRESS) == 0:
+    rq = receive_queue(hca, load(work + t.WORK_RESPONDER))
+    if load(rq + t.RQ_ADDRESS) == 0:
         return refuse(work, REMOTE_INVAL_REQ, V_NO_RECEIVE_QUEUE)
     waiting = posted(rq)
     if waiting == 0:
         return NOT_READY
-    if waiting > load(rq + RQ_MASK) + 1:
+    if waiting > load(rq + t.RQ_MASK) + 1:
         return refuse(work, REMOTE_OP, V_RECEIVE_OVERRUN)
     return EXECUTE_RECEIVE
 
@@ -120,54 +80,54 @@ def check_receive(hca: int, qp: int, work: int) -> int:
 def not_ready(hca: int, qp: int, work: int) -> int:
     """Wait for the peer's min_rnr_nak, or fail after the last retry."""
     rq = receive_queue(hca, qp)
-    retry, naks = load(rq + RQ_RNR_RETRY), load(rq + RQ_NAKS)
+    retry, naks = load(rq + t.RQ_RNR_RETRY), load(rq + t.RQ_NAKS)
     if retry != RNR_RETRY_FOR_EVER and naks == retry:
-        store(rq + RQ_NAKS, 0)
+        store(rq + t.RQ_NAKS, 0)
         return fail(work, RNR_RETRY_EXC, V_NOT_READY)
-    store(rq + RQ_NAKS, naks + 1)
-    store(rq + RQ_NAKED_UNTIL, clock() + load(receive_queue(hca, load(work + WORK_RESPONDER)) + RQ_RNR_NS))
-    store(qp + QP_STALLED_UNTIL, NAKED)
+    store(rq + t.RQ_NAKS, naks + 1)
+    store(rq + t.RQ_NAKED_UNTIL, clock() + load(receive_queue(hca, load(work + t.WORK_RESPONDER)) + t.RQ_RNR_NS))
+    store(qp + t.QP_STALLED_UNTIL, NAKED)
     return WAITING
 
 
 @device
 def waits(hca: int, qp: int, state: int) -> int:
     """Whether to skip a QP because its peer has no receive WQE yet, and the time of the next try has not come."""
-    if load(qp + QP_STALLED_UNTIL) != NAKED:
+    if load(qp + t.QP_STALLED_UNTIL) != NAKED:
         return 0
-    number = load(qp + QP_REMOTE_QPN)
-    peer = load(hca + CTL_QPS) + (number & QP_ROWS_MASK) * QP_ROW
+    number = load(qp + t.QP_REMOTE_QPN)
+    peer = load(hca + t.CTL_QPS) + (number & t.QP_ROWS_MASK) * t.QP_ROW
     answers = state_of(peer)
-    if state == RTS and load(peer + QP_QPN) == number and answers in (RTR, RTS) and posted(receive_queue(hca, peer)) == 0:
+    if state == t.RTS and load(peer + t.QP_QPN) == number and answers in (t.RTR, t.RTS) and posted(receive_queue(hca, peer)) == 0:
         rq = receive_queue(hca, qp)
-        if load(rq + RQ_RNR_RETRY) == RNR_RETRY_FOR_EVER or clock() < load(rq + RQ_NAKED_UNTIL):
+        if load(rq + t.RQ_RNR_RETRY) == RNR_RETRY_FOR_EVER or clock() < load(rq + t.RQ_NAKED_UNTIL):
             return 1
-    return store(qp + QP_STALLED_UNTIL, 0)
+    return store(qp + t.QP_STALLED_UNTIL, 0)
 
 
 @device
 def execute_receive(hca: int, qp: int, work: int) -> int:
     """Write the message to the receive WQE's memory, or to a WRITE's address, and complete the receive WQE before the sent one."""
-    peer, opcode, nbytes = load(work + WORK_RESPONDER), load(work + WORK_OPCODE), load(work + WORK_NBYTES)
+    peer, opcode, nbytes = load(work + t.WORK_RESPONDER), load(work + t.WORK_OPCODE), load(work + t.WORK_NBYTES)
     rq = receive_queue(hca, peer)
-    index = load(rq + RQ_CONSUMER)
-    store(receive_queue(hca, qp) + RQ_NAKS, 0)
-    store(rq + RQ_CONSUMER, index + 1)
+    index = load(rq + t.RQ_CONSUMER)
+    store(receive_queue(hca, qp) + t.RQ_NAKS, 0)
+    store(rq + t.RQ_CONSUMER, index + 1)
     cqe_opcode = RESP_WR_IMM
     if opcode == WRITE_IMM:
         if nbytes != 0:
             execute_write(hca, qp, work)
     else:
         cqe_opcode = RESP_SEND if opcode == SEND else RESP_SEND_IMM
-        wqe = load(rq + RQ_ADDRESS) + (index & load(rq + RQ_MASK)) * load(rq + RQ_STRIDE)
-        wrong = find_room(hca, peer, work, wqe, wqe + load(rq + RQ_STRIDE))
+        wqe = load(rq + t.RQ_ADDRESS) + (index & load(rq + t.RQ_MASK)) * load(rq + t.RQ_STRIDE)
+        wrong = find_room(hca, peer, work, wqe, wqe + load(rq + t.RQ_STRIDE))
         if wrong != 0:
             return reject(hca, qp, work, index, wrong)
-        place_all_of(hca, load(peer + QP_PE), 0)
+        place_all_of(hca, load(peer + t.QP_PE), 0)
         scatter(work)
-    count(rq + RQ_RECEIVES, 1)
-    imm = 0 if opcode == SEND else load_be32(load(work + WORK_WQE) + CTRL_IMM)
-    deliver(hca, peer, load(rq + RQ_CQ), index, 0, nbytes, imm, cqe_opcode, 0, 0)
+    count(rq + t.RQ_RECEIVES, 1)
+    imm = 0 if opcode == SEND else load_be32(load(work + t.WORK_WQE) + CTRL_IMM)
+    deliver(hca, peer, load(rq + t.RQ_CQ), index, 0, nbytes, imm, cqe_opcode, 0, 0)
     return COMPLETE
 
 
@@ -178,22 +138,22 @@ def find_room(hca: int, peer: int, work: int, wqe: int, end: int) -> int:
     Each lkey exists, is of the receiver's PD, contains the range and allows writing (rxe_resp.c send_data_in; rxe_mr.c copy_data). All are
     checked before any byte is written.
     """
-    left, pair = load(work + WORK_NBYTES), work + WORK_SCATTER
+    left, pair = load(work + t.WORK_NBYTES), work + t.WORK_SCATTER
     while left > 0:
         if wqe == end or load_be32(wqe + 4) == INVALID_LKEY:
             return V_RECEIVE_LENGTH
         byte_count = load_be32(wqe)
         nbytes = min(left, byte_count if byte_count else 1 << 31)
         row = find_key(hca, load_be32(wqe + 4))
-        offset = load_be64(wqe + 8) - load(row + MKEY_START)
-        if load(row + MKEY_KEY) == 0 or load(row + MKEY_PD) != load(peer + QP_PD) or load(row + MKEY_ACCESS) & LOCAL_WRITE == 0:
+        offset = load_be64(wqe + 8) - load(row + t.MKEY_START)
+        if load(row + t.MKEY_KEY) == 0 or load(row + t.MKEY_PD) != load(peer + t.QP_PD) or load(row + t.MKEY_ACCESS) & LOCAL_WRITE == 0:
             return V_RECEIVE_LKEY
-        if offset < 0 or nbytes > load(row + MKEY_NBYTES) - offset:
+        if offset < 0 or nbytes > load(row + t.MKEY_NBYTES) - offset:
             return V_RECEIVE_LKEY
-        store(pair, load(row + MKEY_ADDRESS) + offset)
+        store(pair, load(row + t.MKEY_ADDRESS) + offset)
         store(pair + 8, nbytes)
         left -= nbytes
-        pair += SEGMENT_BYTES
+        pair += t.SEGMENT_BYTES
         wqe += OCTOWORD
     return 0
 
@@ -204,24 +164,24 @@ def reject(hca: int, qp: int, work: int, index: int, vendor: int) -> int:
 
     A receive WQE that is too short: NAK invalid request; one with wrong memory: NAK remote operational error (IBTA, responder errors).
     """
-    peer = load(work + WORK_RESPONDER)
+    peer = load(work + t.WORK_RESPONDER)
     syndrome = LOCAL_LENGTH if vendor == V_RECEIVE_LENGTH else LOCAL_PROT
-    store_release(peer + QP_BROKEN, 1)
+    store_release(peer + t.QP_BROKEN, 1)
     note_error(peer, index, syndrome, vendor, 0, 0)
-    deliver(hca, peer, load(receive_queue(hca, peer) + RQ_CQ), index, 0, 0, 0, RESP_ERR, syndrome, vendor)
+    deliver(hca, peer, load(receive_queue(hca, peer) + t.RQ_CQ), index, 0, 0, 0, RESP_ERR, syndrome, vendor)
     return refuse(work, REMOTE_INVAL_REQ if vendor == V_RECEIVE_LENGTH else REMOTE_OP, vendor)
 
 
 @device
 def scatter(work: int) -> int:
     """Copy the data of the WQE's segments into those of the receive WQE."""
-    pair, room, dest = work + WORK_SCATTER, 0, 0
-    for i in range(load(work + WORK_SEGMENTS)):
-        source, left = load(work + WORK_PAIRS + i * SEGMENT_BYTES), load(work + WORK_PAIRS + i * SEGMENT_BYTES + 8)
+    pair, room, dest = work + t.WORK_SCATTER, 0, 0
+    for i in range(load(work + t.WORK_SEGMENTS)):
+        source, left = load(work + t.WORK_PAIRS + i * t.SEGMENT_BYTES), load(work + t.WORK_PAIRS + i * t.SEGMENT_BYTES + 8)
         while left > 0:
             if room == 0:
                 dest, room = load(pair), load(pair + 8)
-                pair += SEGMENT_BYTES
+                pair += t.SEGMENT_BYTES
             nbytes = min(left, room)
             copy(dest, source, nbytes)
             dest += nbytes
@@ -235,12 +195,12 @@ def scatter(work: int) -> int:
 def flush_receives(hca: int, qp: int) -> int:
     """Flush receive WQEs of a QP in ERR; return whether there were any."""
     rq = receive_queue(hca, qp)
-    if load(rq + RQ_ADDRESS) == 0:
+    if load(rq + t.RQ_ADDRESS) == 0:
         return 0
     number = min(posted(rq), FLUSHED_PER_VISIT)
     for _ in range(number):
-        index = load(rq + RQ_CONSUMER)
-        store(rq + RQ_CONSUMER, index + 1)
-        count(rq + RQ_FLUSHED, 1)
-        deliver(hca, qp, load(rq + RQ_CQ), index, 0, 0, 0, RESP_ERR, WR_FLUSH, 0)
+        index = load(rq + t.RQ_CONSUMER)
+        store(rq + t.RQ_CONSUMER, index + 1)
+        count(rq + t.RQ_FLUSHED, 1)
+        deliver(hca, qp, load(rq + t.RQ_CQ), index, 0, 0, 0, RESP_ERR, WR_FLUSH, 0)
     return 1 if number else 0

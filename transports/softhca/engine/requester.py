@@ -32,6 +32,7 @@ from pgas.transports.mlx5.wqe import (
     Opmod,
 )
 from pgas.transports.mlx5.wqe import WAIT as WAIT_SEGMENT
+from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine.ops import (
     exchange,
     load,
@@ -79,64 +80,6 @@ from pgas.transports.softhca.engine.states import (
     fail,
 )
 from pgas.transports.softhca.engine.trace import trace
-from pgas.transports.softhca.tables import (
-    CQ_CQN,
-    CQ_PE,
-    CQ_PRODUCER,
-    CQ_ROW,
-    CQ_ROWS_MASK,
-    CTL_CQS,
-    CTL_FAIL_COUNT,
-    CTL_FAIL_QPN,
-    CTL_FAIL_SYNDROME,
-    CTL_MKEYS,
-    CTL_TRACE_KINDS,
-    LOCAL_READ,
-    MKEY_ACCESS,
-    MKEY_ADDRESS,
-    MKEY_KEY,
-    MKEY_NBYTES,
-    MKEY_PD,
-    MKEY_ROW,
-    MKEY_ROWS_MASK,
-    MKEY_START,
-    QP_BUFFERS,
-    QP_CONSUMER,
-    QP_DBR,
-    QP_DOORBELLS,
-    QP_FOREIGN_DOORBELLS,
-    QP_LOG_MSG_MAX,
-    QP_MASK,
-    QP_ON_HOST,
-    QP_PD,
-    QP_PE,
-    QP_PRODUCER,
-    QP_QPN,
-    QP_REGISTER,
-    QP_RUNG,
-    QP_SQ,
-    QP_STALE_DOORBELLS,
-    QP_STALE_RECORDS,
-    SEGMENT_BYTES,
-    SHARED,
-    TRACE_WQE,
-    WORK_CAPACITY,
-    WORK_CE,
-    WORK_DATA,
-    WORK_DS,
-    WORK_INDEX,
-    WORK_NBYTES,
-    WORK_OPCODE,
-    WORK_OPERANDS,
-    WORK_OPMOD,
-    WORK_PAIRS,
-    WORK_RADDR,
-    WORK_RKEY,
-    WORK_SEGMENTS,
-    WORK_WIDTH,
-    WORK_WQE,
-    WORK_WQEBBS,
-)
 
 NOP, DUMP, WAIT = int(Opcode.NOP), int(Opcode.DUMP), int(Opcode.WAIT)
 WAIT_INDEX, WAIT_CQN = WQE_WAIT + WAIT_SEGMENT.byte("max_index"), WQE_WAIT + WAIT_SEGMENT.byte("qpn_or_cqn")
@@ -154,13 +97,13 @@ _WORD = 0xFFFF_FFFF
 @device
 def rung(qp: int) -> int:
     """Return the register with a pending doorbell, 0 if there is none. A poll of a CTA reads past L1."""
-    register, on_host, last = load_shared(qp + QP_REGISTER), load_shared(qp + QP_ON_HOST), load_shared(qp + QP_RUNG)
-    if RECEIVES and load(qp + QP_BUFFERS) == SHARED:
-        ahead = (recorded(qp) - load(qp + QP_PRODUCER)) & WQE_IDX_MASK
-        return register if ahead != 0 and ahead < WQE_IDX_MASK - load(qp + QP_MASK) else 0
-    if RECEIVES and load(qp + QP_BUFFERS) != 0:
-        for _ in range(load(qp + QP_BUFFERS)):
-            if doorbell_qpn(load_shared(register)) == load(qp + QP_QPN):
+    register, on_host, last = load_shared(qp + t.QP_REGISTER), load_shared(qp + t.QP_ON_HOST), load_shared(qp + t.QP_RUNG)
+    if RECEIVES and load(qp + t.QP_BUFFERS) == t.SHARED:
+        ahead = (recorded(qp) - load(qp + t.QP_PRODUCER)) & WQE_IDX_MASK
+        return register if ahead != 0 and ahead < WQE_IDX_MASK - load(qp + t.QP_MASK) else 0
+    if RECEIVES and load(qp + t.QP_BUFFERS) != 0:
+        for _ in range(load(qp + t.QP_BUFFERS)):
+            if doorbell_qpn(load_shared(register)) == load(qp + t.QP_QPN):
                 return register
             register += UAR_BF_BUFFER_SIZE
         return 0
@@ -179,7 +122,7 @@ def doorbell_qpn(word: int) -> int:
 @device
 def recorded(qp: int) -> int:
     """Return the send counter of a QP's doorbell record."""
-    return load_be32_acquire(load(qp + QP_DBR)) & WQE_IDX_MASK
+    return load_be32_acquire(load(qp + t.QP_DBR)) & WQE_IDX_MASK
 
 
 @device
@@ -191,11 +134,11 @@ def take_doorbell(qp: int) -> int:
     register = rung(qp)
     if register == 0:
         return 0
-    if RECEIVES and load(qp + QP_BUFFERS) == SHARED:
-        count(qp + QP_DOORBELLS, 1)
+    if RECEIVES and load(qp + t.QP_BUFFERS) == t.SHARED:
+        count(qp + t.QP_DOORBELLS, 1)
         record = recorded(qp)
         return advance(qp, record, record)
-    return credit(qp, collect(register, load(qp + QP_ON_HOST)), recorded(qp))
+    return credit(qp, collect(register, load(qp + t.QP_ON_HOST)), recorded(qp))
 
 
 @device
@@ -209,13 +152,13 @@ def credit(qp: int, word: int, record: int) -> int:
     """Move the producer index by a doorbell that was collected, and its record; return whether the doorbell is a new one."""
     if word == 0:
         return 0
-    if load(qp + QP_ON_HOST) != 0:
-        if word == load(qp + QP_RUNG):
+    if load(qp + t.QP_ON_HOST) != 0:
+        if word == load(qp + t.QP_RUNG):
             return 0
-        store(qp + QP_RUNG, word)
-    count(qp + QP_DOORBELLS, 1)
-    if doorbell_qpn(word) != load(qp + QP_QPN):
-        count(qp + QP_FOREIGN_DOORBELLS, 1)
+        store(qp + t.QP_RUNG, word)
+    count(qp + t.QP_DOORBELLS, 1)
+    if doorbell_qpn(word) != load(qp + t.QP_QPN):
+        count(qp + t.QP_FOREIGN_DOORBELLS, 1)
         return 1
     return advance(qp, announced(word), record)
 
@@ -231,37 +174,37 @@ def announced(word: int) -> int:
 @device
 def advance(qp: int, index: int, record: int) -> int:
     """Move the producer index to that of a doorbell or its record (doorbell.advance); return 1."""
-    producer, depth = load(qp + QP_PRODUCER), load(qp + QP_MASK) + 1
+    producer, depth = load(qp + t.QP_PRODUCER), load(qp + t.QP_MASK) + 1
     by_ring, by_record = (index - producer) & WQE_IDX_MASK, (record - producer) & WQE_IDX_MASK
     distance = 0
     if by_ring <= depth:
         distance = by_ring
         if by_record < by_ring or by_record > depth:
-            count(qp + QP_STALE_RECORDS, 1)
+            count(qp + t.QP_STALE_RECORDS, 1)
     elif by_ring <= WQE_IDX_MASK - depth:
         distance = depth + 1  # more than a queue ahead or behind: fetch reports an overrun
-    elif not RECEIVES or load(qp + QP_BUFFERS) == 0:  # with two buffers the first doorbell may be seen last
-        count(qp + QP_STALE_DOORBELLS, 1)
+    elif not RECEIVES or load(qp + t.QP_BUFFERS) == 0:  # with two buffers the first doorbell may be seen last
+        count(qp + t.QP_STALE_DOORBELLS, 1)
     if distance < by_record <= depth:
         distance = by_record
-    store(qp + QP_PRODUCER, producer + distance)
+    store(qp + t.QP_PRODUCER, producer + distance)
     return 1
 
 
 @device
 def fetch(hca: int, qp: int, work: int) -> int:
     """Copy the next WQE out of the ring, so that it cannot change while it is checked; it wraps WQEBB by WQEBB."""
-    index = load(qp + QP_CONSUMER)
-    ring, mask = load(qp + QP_SQ), load(qp + QP_MASK)
-    rung = load(qp + QP_PRODUCER) - index
+    index = load(qp + t.QP_CONSUMER)
+    ring, mask = load(qp + t.QP_SQ), load(qp + t.QP_MASK)
+    rung = load(qp + t.QP_PRODUCER) - index
     first = ring + ((index & mask) << WQEBB_SHIFT)
-    wqe = load(work + WORK_WQE)
+    wqe = load(work + t.WORK_WQE)
     store(wqe, load(first))
     store(wqe + 8, load(first + 8))
     wqebbs = begin(work, index)
-    ds = load(work + WORK_DS)
+    ds = load(work + t.WORK_DS)
     # Consume one WQEBB of a WQE whose size cannot be right.
-    store(work + WORK_WQEBBS, max(1, min(wqebbs, rung)))
+    store(work + t.WORK_WQEBBS, max(1, min(wqebbs, rung)))
     state = CHECK_CONTROL
     if rung > mask + 1:
         state = fail(work, LOCAL_QP_OP, V_OVERRUN)
@@ -272,41 +215,41 @@ def fetch(hca: int, qp: int, work: int) -> int:
             block = ring + (((index + k) & mask) << WQEBB_SHIFT)
             for offset in range(0, min(WQEBB, ds * OCTOWORD - k * WQEBB), 8):
                 store(wqe + k * WQEBB + offset, load(block + offset))
-    if load(hca + CTL_TRACE_KINDS) & TRACE_WQE:
-        trace(hca, qp, TRACE_WQE, index, wqe, max(1, ds) * OCTOWORD)
+    if load(hca + t.CTL_TRACE_KINDS) & t.TRACE_WQE:
+        trace(hca, qp, t.TRACE_WQE, index, wqe, max(1, ds) * OCTOWORD)
     return state
 
 
 @device
 def begin(work: int, index: int) -> int:
     """Decode the control segment of the WQE at WORK_WQE into the work record; return the WQE's number of WQEBBs."""
-    wqe = load(work + WORK_WQE)
+    wqe = load(work + t.WORK_WQE)
     idx_word = load_be32(wqe + CTRL_OPMOD_IDX_OPCODE)
     ds = load_be32(wqe + CTRL_QPN_DS) & DS_MASK
-    store(work + WORK_INDEX, index)
-    store(work + WORK_OPCODE, idx_word & 0xFF)
-    store(work + WORK_OPMOD, idx_word >> OPMOD_SHIFT)
-    store(work + WORK_DS, ds)
-    store(work + WORK_CE, load_u8(wqe + CTRL_FM_CE_SE) & CE_MASK)
-    store(work + WORK_NBYTES, 0)
-    store(work + WORK_WIDTH, 0)
-    store(work + WORK_SEGMENTS, 0)
+    store(work + t.WORK_INDEX, index)
+    store(work + t.WORK_OPCODE, idx_word & 0xFF)
+    store(work + t.WORK_OPMOD, idx_word >> OPMOD_SHIFT)
+    store(work + t.WORK_DS, ds)
+    store(work + t.WORK_CE, load_u8(wqe + CTRL_FM_CE_SE) & CE_MASK)
+    store(work + t.WORK_NBYTES, 0)
+    store(work + t.WORK_WIDTH, 0)
+    store(work + t.WORK_SEGMENTS, 0)
     return (ds + DS_PER_WQEBB - 1) // DS_PER_WQEBB
 
 
 @device
 def check_control(hca: int, qp: int, work: int) -> int:
     """Check that the control segment has this QP and this index: cheap, and catches most mistakes of a driver."""
-    wqe = load(work + WORK_WQE)
+    wqe = load(work + t.WORK_WQE)
     idx_word = load_be32(wqe + CTRL_OPMOD_IDX_OPCODE)
-    if (idx_word >> WQE_IDX_SHIFT) & WQE_IDX_MASK != load(work + WORK_INDEX) & WQE_IDX_MASK:
+    if (idx_word >> WQE_IDX_SHIFT) & WQE_IDX_MASK != load(work + t.WORK_INDEX) & WQE_IDX_MASK:
         return fail(work, LOCAL_QP_OP, V_INDEX)
-    if load_be32(wqe + CTRL_QPN_DS) >> QPN_SHIFT != load(qp + QP_QPN):
+    if load_be32(wqe + CTRL_QPN_DS) >> QPN_SHIFT != load(qp + t.QP_QPN):
         return fail(work, LOCAL_QP_OP, V_QPN)
     # Valid fence modes need no action: a WQE is executed after the earlier ones, whose data is in memory.
     if load_u8(wqe + CTRL_FM_CE_SE) & FM_MASK > FM_LAST:
         return fail(work, LOCAL_QP_OP, V_FENCE)
-    if load(hca + CTL_FAIL_COUNT) != 0:
+    if load(hca + t.CTL_FAIL_COUNT) != 0:
         return CHECK_FAULT
     return CHECK_SEGMENTS
 
@@ -314,23 +257,23 @@ def check_control(hca: int, qp: int, work: int) -> int:
 @device
 def check_fault(hca: int, qp: int, work: int) -> int:
     """Fail the WQE that is selected by a fault."""
-    only = load(hca + CTL_FAIL_QPN)
-    if only == 0 or only == load(qp + QP_QPN):
-        left = load(hca + CTL_FAIL_COUNT) - 1
-        store(hca + CTL_FAIL_COUNT, left)
+    only = load(hca + t.CTL_FAIL_QPN)
+    if only == 0 or only == load(qp + t.QP_QPN):
+        left = load(hca + t.CTL_FAIL_COUNT) - 1
+        store(hca + t.CTL_FAIL_COUNT, left)
         if left == 0:
-            return fail(work, load(hca + CTL_FAIL_SYNDROME), V_INJECTED)
+            return fail(work, load(hca + t.CTL_FAIL_SYNDROME), V_INJECTED)
     return CHECK_SEGMENTS
 
 
 @device
 def check_segments(hca: int, qp: int, work: int) -> int:
     """Find the segments of the opcode. opmod is the width of a masked atomic, else 0."""
-    opcode, opmod = load(work + WORK_OPCODE), load(work + WORK_OPMOD)
-    if RECEIVES and opcode == WAIT and load(hca + CTL_CQS) != 0:
-        if load(work + WORK_DS) != DS_WAIT:
+    opcode, opmod = load(work + t.WORK_OPCODE), load(work + t.WORK_OPMOD)
+    if RECEIVES and opcode == WAIT and load(hca + t.CTL_CQS) != 0:
+        if load(work + t.WORK_DS) != DS_WAIT:
             return fail(work, LOCAL_QP_OP, V_DS)
-        return COMPLETE if awaited(hca, qp, load(work + WORK_WQE)) != 0 else fail(work, LOCAL_QP_OP, V_WAIT_CQ)
+        return COMPLETE if awaited(hca, qp, load(work + t.WORK_WQE)) != 0 else fail(work, LOCAL_QP_OP, V_WAIT_CQ)
     data = WQE_DATA
     width = 0
     if opcode == NOP:
@@ -355,15 +298,15 @@ def check_segments(hca: int, qp: int, work: int) -> int:
             data = WQE_SEND_DATA
     if opmod != 0:
         return fail(work, LOCAL_QP_OP, V_OPMOD)
-    end = load(work + WORK_DS) * OCTOWORD
+    end = load(work + t.WORK_DS) * OCTOWORD
     if data > end or ((width != 0 or opcode == DUMP) and data + OCTOWORD != end):
         return fail(work, LOCAL_QP_OP, V_DS)  # an atomic and a DUMP have one data segment, others any number, also 0
     if opcode != DUMP:
-        store(work + WORK_RADDR, load_be64(load(work + WORK_WQE) + WQE_RADDR))
-        store(work + WORK_RKEY, load_be32(load(work + WORK_WQE) + WQE_RADDR + 8))
-    store(work + WORK_OPERANDS, WQE_DATA)
-    store(work + WORK_DATA, data)
-    store(work + WORK_WIDTH, width)
+        store(work + t.WORK_RADDR, load_be64(load(work + t.WORK_WQE) + WQE_RADDR))
+        store(work + t.WORK_RKEY, load_be32(load(work + t.WORK_WQE) + WQE_RADDR + 8))
+    store(work + t.WORK_OPERANDS, WQE_DATA)
+    store(work + t.WORK_DATA, data)
+    store(work + t.WORK_WIDTH, width)
     return CHECK_LKEY
 
 
@@ -371,20 +314,20 @@ def check_segments(hca: int, qp: int, work: int) -> int:
 def awaited(hca: int, qp: int, wqe: int) -> int:
     """Return the address of the record of a WAIT's CQ, 0 if the QP's PE has no such CQ."""
     cqn = load_be32(wqe + WAIT_CQN)
-    cq = load(hca + CTL_CQS) + (cqn & CQ_ROWS_MASK) * CQ_ROW
-    return cq if load_published(cq + CQ_CQN) == cqn and load(cq + CQ_PE) == load(qp + QP_PE) else 0
+    cq = load(hca + t.CTL_CQS) + (cqn & t.CQ_ROWS_MASK) * t.CQ_ROW
+    return cq if load_published(cq + t.CQ_CQN) == cqn and load(cq + t.CQ_PE) == load(qp + t.QP_PE) else 0
 
 
 @device
 def blocked(hca: int, qp: int) -> int:
     """Whether the next WQE is a WAIT whose CQE has not been written: number max_index of its CQ, from 0, as DOCA uses it."""
-    wqe = load(qp + QP_SQ) + ((load(qp + QP_CONSUMER) & load(qp + QP_MASK)) << WQEBB_SHIFT)
-    if load_be32(wqe + CTRL_OPMOD_IDX_OPCODE) & 0xFF != WAIT or load(hca + CTL_CQS) == 0:
+    wqe = load(qp + t.QP_SQ) + ((load(qp + t.QP_CONSUMER) & load(qp + t.QP_MASK)) << WQEBB_SHIFT)
+    if load_be32(wqe + CTRL_OPMOD_IDX_OPCODE) & 0xFF != WAIT or load(hca + t.CTL_CQS) == 0:
         return 0
     cq = awaited(hca, qp, wqe)
     if cq == 0:
         return 0
-    return ((load(cq + CQ_PRODUCER) - 1 - load_be32(wqe + WAIT_INDEX)) & _WORD) >> 31
+    return ((load(cq + t.CQ_PRODUCER) - 1 - load_be32(wqe + WAIT_INDEX)) & _WORD) >> 31
 
 
 @device
@@ -393,16 +336,16 @@ def check_lkey(hca: int, qp: int, work: int) -> int:
 
     Local Protection Error; rxe_mr.c lookup_mr and mr_check_range. All segments are checked before any byte is copied.
     """
-    wqe = load(work + WORK_WQE)
-    opcode, at = load(work + WORK_OPCODE), load(work + WORK_DATA)
-    end = load(work + WORK_DS) * OCTOWORD
-    needs = LOCAL_READ if opcode in (WRITE, DUMP) or (RECEIVES and opcode < READ) else LOCAL_WRITE  # below READ: WRITE and SEND
+    wqe = load(work + t.WORK_WQE)
+    opcode, at = load(work + t.WORK_OPCODE), load(work + t.WORK_DATA)
+    end = load(work + t.WORK_DS) * OCTOWORD
+    needs = t.LOCAL_READ if opcode in (WRITE, DUMP) or (RECEIVES and opcode < READ) else LOCAL_WRITE  # below READ: WRITE and SEND
     total, segments = 0, 0
     while at < end:
-        if segments == load(work + WORK_CAPACITY):
+        if segments == load(work + t.WORK_CAPACITY):
             return ALONE
         byte_count = load_be32(wqe + at)
-        pair = work + WORK_PAIRS + segments * SEGMENT_BYTES
+        pair = work + t.WORK_PAIRS + segments * t.SEGMENT_BYTES
         if byte_count & INLINE_SEG:
             nbytes = byte_count & ~INLINE_SEG
             if (opcode >= READ if RECEIVES else opcode != WRITE) or at + INLINE_HEADER + nbytes > end:
@@ -412,34 +355,34 @@ def check_lkey(hca: int, qp: int, work: int) -> int:
         else:
             nbytes = byte_count if byte_count else 1 << 31  # 0 is 2 GiB; rdma-core leaves empty segments out (providers/mlx5/qp.c)
             row = find_key(hca, load_be32(wqe + at + 4))
-            offset = load_be64(wqe + at + 8) - load(row + MKEY_START)
-            if load(row + MKEY_KEY) == 0:
+            offset = load_be64(wqe + at + 8) - load(row + t.MKEY_START)
+            if load(row + t.MKEY_KEY) == 0:
                 return fail(work, LOCAL_PROT, V_LKEY_UNKNOWN)
-            if load(row + MKEY_PD) != load(qp + QP_PD):
+            if load(row + t.MKEY_PD) != load(qp + t.QP_PD):
                 return fail(work, LOCAL_PROT, V_LKEY_PD)
-            if offset < 0 or nbytes > load(row + MKEY_NBYTES) - offset:
+            if offset < 0 or nbytes > load(row + t.MKEY_NBYTES) - offset:
                 return fail(work, LOCAL_PROT, V_LKEY_BOUNDS)
-            if load(row + MKEY_ACCESS) & needs != needs:
+            if load(row + t.MKEY_ACCESS) & needs != needs:
                 return fail(work, LOCAL_PROT, V_LKEY_ACCESS)
-            store(pair, load(row + MKEY_ADDRESS) + offset)
+            store(pair, load(row + t.MKEY_ADDRESS) + offset)
             at += OCTOWORD
         store(pair + 8, nbytes)
         total += nbytes
         segments += 1
-    store(work + WORK_SEGMENTS, segments)
-    store(work + WORK_NBYTES, total)
+    store(work + t.WORK_SEGMENTS, segments)
+    store(work + t.WORK_NBYTES, total)
     return CHECK_LENGTH
 
 
 @device
 def check_length(hca: int, qp: int, work: int) -> int:
     """Check the message's length against qpc.log_msg_max, and an atomic's data segment against the operand's size (Local Length Error)."""
-    width, nbytes = load(work + WORK_WIDTH), load(work + WORK_NBYTES)
+    width, nbytes = load(work + t.WORK_WIDTH), load(work + t.WORK_NBYTES)
     if width != 0 and nbytes != width:
         return fail(work, LOCAL_LENGTH, V_LENGTH_ATOMIC)
-    if nbytes > 1 << load(qp + QP_LOG_MSG_MAX):
+    if nbytes > 1 << load(qp + t.QP_LOG_MSG_MAX):
         return fail(work, LOCAL_LENGTH, V_LENGTH_MESSAGE)
-    if load(work + WORK_OPCODE) == DUMP:
+    if load(work + t.WORK_OPCODE) == DUMP:
         return EXECUTE_DUMP
     return CHECK_CONNECTION
 
@@ -447,11 +390,11 @@ def check_length(hca: int, qp: int, work: int) -> int:
 @device
 def row_of_key(hca: int, key: int) -> int:
     """Return the address of the record in which a key is, if it exists."""
-    return load(hca + CTL_MKEYS) + ((key >> 8) & MKEY_ROWS_MASK) * MKEY_ROW
+    return load(hca + t.CTL_MKEYS) + ((key >> 8) & t.MKEY_ROWS_MASK) * t.MKEY_ROW
 
 
 @device
 def find_key(hca: int, key: int) -> int:
     """Return the address of a key's record, or that of row 0, which has no key, if there is no such key."""
     row = row_of_key(hca, key)
-    return row if load_published(row + MKEY_KEY) == key else load(hca + CTL_MKEYS)
+    return row if load_published(row + t.MKEY_KEY) == key else load(hca + t.CTL_MKEYS)

@@ -7,6 +7,7 @@ as "transport retry counter exceeded", at once: no packets are lost, so retries 
 from pgas.base.backend import SIMULATOR
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.mlx5.contexts import Access
+from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine.late import deliver_late, fetch_late, place_all_of, place_touched
 from pgas.transports.softhca.engine.ops import (
     YIELDS,
@@ -55,45 +56,6 @@ from pgas.transports.softhca.engine.states import (
     refuse,
     state_of,
 )
-from pgas.transports.softhca.tables import (
-    CTL_ATOMICS_SPLIT,
-    CTL_BIG_ENDIAN,
-    CTL_CHAOS,
-    CTL_LATE,
-    CTL_QPS,
-    MKEY_ACCESS,
-    MKEY_ADDRESS,
-    MKEY_KEY,
-    MKEY_NBYTES,
-    MKEY_PD,
-    MKEY_START,
-    OP_ATOMIC,
-    OP_READ,
-    OP_WRITE,
-    QP_ACCESS,
-    QP_PD,
-    QP_PE,
-    QP_QPN,
-    QP_RECV_PSN,
-    QP_REMOTE_QPN,
-    QP_ROW,
-    QP_ROWS_MASK,
-    QP_SEND_PSN,
-    RTR,
-    RTS,
-    SEGMENT_BYTES,
-    WORK_NBYTES,
-    WORK_OPCODE,
-    WORK_OPERANDS,
-    WORK_PAIRS,
-    WORK_RADDR,
-    WORK_REMOTE,
-    WORK_RESPONDER,
-    WORK_RKEY,
-    WORK_SEGMENTS,
-    WORK_WIDTH,
-    WORK_WQE,
-)
 
 REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC = int(Access.REMOTE_WRITE), int(Access.REMOTE_READ), int(Access.REMOTE_ATOMIC)
 
@@ -104,31 +66,31 @@ PIECE = 4096
 @device
 def check_connection(hca: int, qp: int, work: int) -> int:
     """Check that remote_qpn is a QP in RTR or RTS, connected to this one, that expects its PSN (rxe_recv.c check_type_state, check_psn)."""
-    number = load(qp + QP_REMOTE_QPN)
-    peer = load(hca + CTL_QPS) + (number & QP_ROWS_MASK) * QP_ROW
+    number = load(qp + t.QP_REMOTE_QPN)
+    peer = load(hca + t.CTL_QPS) + (number & t.QP_ROWS_MASK) * t.QP_ROW
     state = state_of(peer)
-    if load(peer + QP_QPN) != number or number == 0:
+    if load(peer + t.QP_QPN) != number or number == 0:
         return fail(work, RETRY_EXC, V_NO_RESPONDER)
-    if state != RTR and state != RTS:
+    if state != t.RTR and state != t.RTS:
         return fail(work, RETRY_EXC, V_RESPONDER_STATE)
-    if load(peer + QP_REMOTE_QPN) != load(qp + QP_QPN):
+    if load(peer + t.QP_REMOTE_QPN) != load(qp + t.QP_QPN):
         return fail(work, RETRY_EXC, V_RESPONDER_PEER)
-    if load(peer + QP_RECV_PSN) != load(qp + QP_SEND_PSN):
+    if load(peer + t.QP_RECV_PSN) != load(qp + t.QP_SEND_PSN):
         return fail(work, RETRY_EXC, V_RESPONDER_PSN)
-    store(work + WORK_RESPONDER, peer)
+    store(work + t.WORK_RESPONDER, peer)
     return CHECK_OP_VALID
 
 
 @device
 def check_op_valid(hca: int, qp: int, work: int) -> int:
     """Check that the QP allows the operation: qpc.rwe, rre, rae (rxe_resp.c check_op_valid: NAK invalid request). SEND always may."""
-    opcode = load(work + WORK_OPCODE)
-    needs = OP_WRITE if opcode == WRITE else OP_READ if opcode == READ else OP_ATOMIC
+    opcode = load(work + t.WORK_OPCODE)
+    needs = t.OP_WRITE if opcode == WRITE else t.OP_READ if opcode == READ else t.OP_ATOMIC
     if RECEIVES and WRITE < opcode < READ:
         if opcode != WRITE_IMM:
             return CHECK_RECEIVE
-        needs = OP_WRITE
-    if load(load(work + WORK_RESPONDER) + QP_ACCESS) & needs == 0:
+        needs = t.OP_WRITE
+    if load(load(work + t.WORK_RESPONDER) + t.QP_ACCESS) & needs == 0:
         return refuse(work, REMOTE_INVAL_REQ, V_OP_DISABLED)
     return CHECK_RKEY
 
@@ -139,21 +101,21 @@ def check_rkey(hca: int, qp: int, work: int) -> int:
 
     rxe_resp.c check_rkey: NAK remote access. Zero bytes need neither key nor address.
     """
-    opcode, nbytes = load(work + WORK_OPCODE), load(work + WORK_NBYTES)
+    opcode, nbytes = load(work + t.WORK_OPCODE), load(work + t.WORK_NBYTES)
     if nbytes == 0:
         return CHECK_RECEIVE if RECEIVES and opcode == WRITE_IMM else COMPLETE
     needs = REMOTE_WRITE if opcode == WRITE or (RECEIVES and opcode == WRITE_IMM) else REMOTE_READ if opcode == READ else REMOTE_ATOMIC
-    row = find_key(hca, load(work + WORK_RKEY))
-    offset = load(work + WORK_RADDR) - load(row + MKEY_START)
-    if load(row + MKEY_KEY) == 0:
+    row = find_key(hca, load(work + t.WORK_RKEY))
+    offset = load(work + t.WORK_RADDR) - load(row + t.MKEY_START)
+    if load(row + t.MKEY_KEY) == 0:
         return refuse(work, REMOTE_ACCESS, V_RKEY_UNKNOWN)
-    if load(row + MKEY_PD) != load(load(work + WORK_RESPONDER) + QP_PD):
+    if load(row + t.MKEY_PD) != load(load(work + t.WORK_RESPONDER) + t.QP_PD):
         return refuse(work, REMOTE_ACCESS, V_RKEY_PD)
-    if offset < 0 or nbytes > load(row + MKEY_NBYTES) - offset:
+    if offset < 0 or nbytes > load(row + t.MKEY_NBYTES) - offset:
         return refuse(work, REMOTE_ACCESS, V_RKEY_BOUNDS)
-    if load(row + MKEY_ACCESS) & needs == 0:
+    if load(row + t.MKEY_ACCESS) & needs == 0:
         return refuse(work, REMOTE_ACCESS, V_RKEY_ACCESS)
-    store(work + WORK_REMOTE, load(row + MKEY_ADDRESS) + offset)
+    store(work + t.WORK_REMOTE, load(row + t.MKEY_ADDRESS) + offset)
     if opcode == WRITE:
         return EXECUTE_WRITE
     if opcode == READ:
@@ -164,7 +126,7 @@ def check_rkey(hca: int, qp: int, work: int) -> int:
 @device
 def check_alignment(hca: int, qp: int, work: int) -> int:
     """Check that an atomic's address is aligned (rxe_resp.c atomic_reply: RESPST_ERR_MISALIGNED_ATOMIC, NAK invalid request)."""
-    if load(work + WORK_RADDR) & (load(work + WORK_WIDTH) - 1):
+    if load(work + t.WORK_RADDR) & (load(work + t.WORK_WIDTH) - 1):
         return refuse(work, REMOTE_INVAL_REQ, V_MISALIGNED)
     return EXECUTE_ATOMIC
 
@@ -172,13 +134,13 @@ def check_alignment(hca: int, qp: int, work: int) -> int:
 @device
 def execute_write(hca: int, qp: int, work: int) -> int:
     """Write the segments one after another."""
-    if not DELAYS_DATA or load(hca + CTL_LATE) == 0:
+    if not DELAYS_DATA or load(hca + t.CTL_LATE) == 0:
         write_segments(hca, qp, work)
     else:
-        remote, peer = load(work + WORK_REMOTE), load(work + WORK_RESPONDER)
-        for i in range(load(work + WORK_SEGMENTS)):
-            pair = work + WORK_PAIRS + i * SEGMENT_BYTES
-            deliver_late(hca, load(peer + QP_PE), 0, remote, load(pair), load(pair + 8))
+        remote, peer = load(work + t.WORK_REMOTE), load(work + t.WORK_RESPONDER)
+        for i in range(load(work + t.WORK_SEGMENTS)):
+            pair = work + t.WORK_PAIRS + i * t.SEGMENT_BYTES
+            deliver_late(hca, load(peer + t.QP_PE), 0, remote, load(pair), load(pair + 8))
             remote += load(pair + 8)
     return COMPLETE
 
@@ -186,11 +148,11 @@ def execute_write(hca: int, qp: int, work: int) -> int:
 @device
 def write_segments(hca: int, qp: int, work: int) -> int:
     """Write the segments without late data."""
-    remote = load(work + WORK_REMOTE)
-    for i in range(load(work + WORK_SEGMENTS)):
-        pair = work + WORK_PAIRS + i * SEGMENT_BYTES
+    remote = load(work + t.WORK_REMOTE)
+    for i in range(load(work + t.WORK_SEGMENTS)):
+        pair = work + t.WORK_PAIRS + i * t.SEGMENT_BYTES
         source, nbytes = load(pair), load(pair + 8)
-        if nbytes > PIECE and random(hca) < load(hca + CTL_CHAOS):
+        if nbytes > PIECE and random(hca) < load(hca + t.CTL_CHAOS):
             copy_backwards(remote, source, nbytes)
         else:
             copy(remote, source, nbytes)
@@ -212,13 +174,13 @@ def copy_backwards(dest: int, source: int, nbytes: int) -> int:
 @device
 def execute_read(hca: int, qp: int, work: int) -> int:
     """Scatter the data into the segments."""
-    if not DELAYS_DATA or load(hca + CTL_LATE) == 0:
+    if not DELAYS_DATA or load(hca + t.CTL_LATE) == 0:
         read_segments(hca, qp, work)
     else:
-        remote = load(work + WORK_REMOTE)
-        place_all_of(hca, load(load(work + WORK_RESPONDER) + QP_PE), 0)
-        for i in range(load(work + WORK_SEGMENTS)):
-            pair = work + WORK_PAIRS + i * SEGMENT_BYTES
+        remote = load(work + t.WORK_REMOTE)
+        place_all_of(hca, load(load(work + t.WORK_RESPONDER) + t.QP_PE), 0)
+        for i in range(load(work + t.WORK_SEGMENTS)):
+            pair = work + t.WORK_PAIRS + i * t.SEGMENT_BYTES
             fetch_late(hca, qp, load(pair), remote, load(pair + 8))
             remote += load(pair + 8)
     return COMPLETE
@@ -227,9 +189,9 @@ def execute_read(hca: int, qp: int, work: int) -> int:
 @device
 def read_segments(hca: int, qp: int, work: int) -> int:
     """Scatter the data without late data."""
-    remote = load(work + WORK_REMOTE)
-    for i in range(load(work + WORK_SEGMENTS)):
-        pair = work + WORK_PAIRS + i * SEGMENT_BYTES
+    remote = load(work + t.WORK_REMOTE)
+    for i in range(load(work + t.WORK_SEGMENTS)):
+        pair = work + t.WORK_PAIRS + i * t.SEGMENT_BYTES
         copy(load(pair), remote, load(pair + 8))
         remote += load(pair + 8)
     return 0
@@ -247,16 +209,16 @@ def execute_atomic(hca: int, qp: int, work: int) -> int:
 @device
 def update(hca: int, qp: int, work: int) -> int:
     """Update the operand and write the old value: 4 bytes big-endian, 8 bytes in the order that the capabilities tell."""
-    remote, width = load(work + WORK_REMOTE), load(work + WORK_WIDTH)
-    opcode, operands = load(work + WORK_OPCODE), load(work + WORK_WQE) + load(work + WORK_OPERANDS)
+    remote, width = load(work + t.WORK_REMOTE), load(work + t.WORK_WIDTH)
+    opcode, operands = load(work + t.WORK_OPCODE), load(work + t.WORK_WQE) + load(work + t.WORK_OPERANDS)
     place_touched(hca, remote, width)
     while True:
-        if opcode == FA and load(hca + CTL_ATOMICS_SPLIT) == 0:
+        if opcode == FA and load(hca + t.CTL_ATOMICS_SPLIT) == 0:
             old = add_relaxed(remote, load_be64(operands))
             break
         old = load_atomic(remote, width)
         new = updated(opcode, width, operands, old)
-        if load(hca + CTL_ATOMICS_SPLIT) != 0:
+        if load(hca + t.CTL_ATOMICS_SPLIT) != 0:
             # As on a card whose atomics and those of the SMs do not see each other: a gap between read and write, long
             # enough for a PE to run in it.
             idle(YIELDS)
@@ -265,17 +227,17 @@ def update(hca: int, qp: int, work: int) -> int:
         if compare_swap_atomic(remote, old, new, width) == old:
             break
     # The WQE's copy has no further use: the result goes through it, so that any alignment of the local address will do.
-    result = load(work + WORK_WQE)
+    result = load(work + t.WORK_WQE)
     if width == 4:
         store_u32(result, swap32(old))
-    elif load(hca + CTL_BIG_ENDIAN) == 0:
+    elif load(hca + t.CTL_BIG_ENDIAN) == 0:
         store(result, old)
     else:
         store(result, swap64(old))
-    if not DELAYS_DATA or load(hca + CTL_LATE) == 0:
-        copy(load(work + WORK_PAIRS), result, width)
+    if not DELAYS_DATA or load(hca + t.CTL_LATE) == 0:
+        copy(load(work + t.WORK_PAIRS), result, width)
     else:
-        fetch_late(hca, qp, load(work + WORK_PAIRS), result, width)
+        fetch_late(hca, qp, load(work + t.WORK_PAIRS), result, width)
     return 0
 
 

@@ -8,9 +8,9 @@ from pgas.base import config
 from pgas.base.backend import SIMULATOR
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.mlx5.cqe import Syndrome
+from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine.ops import load, load_published, store
 from pgas.transports.softhca.syndromes import Vendor
-from pgas.transports.softhca.tables import CTL_RANDOM, ERR, QP_BROKEN, QP_STATE, RTR, RTS, WORK_SYNDROME, WORK_VENDOR
 
 (
     # requester
@@ -73,25 +73,25 @@ RETRY_EXC = int(Syndrome.TRANSPORT_RETRY_EXC_ERR)
 @device
 def fail(work: int, syndrome: int, vendor: int) -> int:
     """Fail a WQE with an error of the requester."""
-    store(work + WORK_SYNDROME, syndrome)
-    store(work + WORK_VENDOR, vendor)
+    store(work + t.WORK_SYNDROME, syndrome)
+    store(work + t.WORK_VENDOR, vendor)
     return ERROR
 
 
 @device
 def refuse(work: int, syndrome: int, vendor: int) -> int:
     """Fail a WQE with an error of class C: the responder's QP enters the error state, too (rxe_resp.c, do_class_ac_error)."""
-    store(work + WORK_SYNDROME, syndrome)
-    store(work + WORK_VENDOR, vendor)
+    store(work + t.WORK_SYNDROME, syndrome)
+    store(work + t.WORK_VENDOR, vendor)
     return RESPONDER_ERROR
 
 
 @device
 def state_of(qp: int) -> int:
     """Return a QP's state."""
-    state = load_published(qp + QP_STATE)
-    if state in (RTS, RTR) and load_published(qp + QP_BROKEN) != 0:
-        return ERR
+    state = load_published(qp + t.QP_STATE)
+    if state in (t.RTS, t.RTR) and load_published(qp + t.QP_BROKEN) != 0:
+        return t.ERR
     return state
 
 
@@ -104,6 +104,6 @@ def count(address: int, value: int) -> int:
 @device
 def random(hca: int) -> int:
     """Return 16 random bits (Knuth's MMIX generator, whose upper bits are good)."""
-    state = load(hca + CTL_RANDOM) * 6364136223846793005 + 1442695040888963407
-    store(hca + CTL_RANDOM, state)
+    state = load(hca + t.CTL_RANDOM) * 6364136223846793005 + 1442695040888963407
+    store(hca + t.CTL_RANDOM, state)
     return (state >> 33) & 0xFFFF
