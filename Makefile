@@ -57,8 +57,8 @@ RXE_TRAFFIC = for npes in $(RXE_NPES); do $(RXE_JOB) mpirun -n $$npes python -m 
 RXE_FAULTS := TEST_TIMEOUT=200 python -m pytest tests/rxe/test_faults.py -q
 RXE_MACHINES := python -m pytest tests/rxe/test_two_machines.py -q
 
-.PHONY: demo check check-all check-rxe check-gpu compare conformance docs figures install lint types static loops unit compiled wheel mpi mpi-all two-paths sass packages \
-  programs programs-all rxe slow check-rxe-faults check-rxe-machines check-rxe-suite clean
+.PHONY: demo check check-all check-rxe check-gpu compare conformance docs picture figures install lint types static loops unit compiled wheel mpi \
+  mpi-all two-paths sass packages programs programs-all rxe slow check-rxe-faults check-rxe-machines check-rxe-suite clean
 
 $(VENV)/demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -262,6 +262,12 @@ figures:
 ## docs: write the generated pages of docs/ again, from docstrings and tables
 docs: $(VENV)/dev
 	NUMBA_ENABLE_CUDASIM=1 python tests/tools/reference.py
+
+## picture: draw the picture of README from its source again (Debian's graphviz)
+picture: docs/pictures/transports.svg
+
+docs/pictures/%.svg: docs/pictures/%.dot
+	dot -Tsvg $< -o $@
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
