@@ -57,8 +57,8 @@ RXE_TRAFFIC = for npes in $(RXE_NPES); do $(RXE_JOB) mpirun -n $$npes python -m 
 RXE_FAULTS := TEST_TIMEOUT=200 python -m pytest tests/rxe/test_faults.py -q
 RXE_MACHINES := python -m pytest tests/rxe/test_two_machines.py -q
 
-.PHONY: demo check check-all check-rxe check-gpu compare conformance docs picture figures install lint types static loops unit compiled wheel mpi \
-  mpi-all two-paths sass packages programs programs-all rxe slow check-rxe-faults check-rxe-machines check-rxe-suite clean
+.PHONY: demo check check-all check-rxe check-gpu compare conformance docs site picture figures install lint types static loops unit compiled wheel \
+  mpi mpi-all two-paths sass packages programs programs-all rxe slow check-rxe-faults check-rxe-machines check-rxe-suite clean
 
 $(VENV)/demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -86,9 +86,9 @@ run_stages = @times=; for stage in $(1); do start=$$(date +%s); $(MAKE) --no-pri
 check:
 	$(call run_stages,install packages static unit compiled mpi programs)
 
-## check-all: everything that needs no GPU: slow tests, tools, other numbers of PEs, 10,000 programs, Soft-RoCE; an hour and more
+## check-all: everything that needs no GPU: the site, slow tests, tools, other numbers of PEs, 10,000 programs, Soft-RoCE; an hour and more
 check-all: check
-	$(call run_stages,slow conformance mpi-all two-paths programs-all rxe)
+	$(call run_stages,site slow conformance mpi-all two-paths programs-all rxe)
 
 install: $(VENV)/dev
 
@@ -262,6 +262,16 @@ figures:
 ## docs: write the generated pages of docs/ again, from docstrings and tables
 docs: $(VENV)/dev
 	NUMBA_ENABLE_CUDASIM=1 python tests/tools/reference.py
+
+$(VENV)/site: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	touch $@
+
+## site: the documentation as a static site in build/site, with search; it needs neither a server nor a network
+site: $(VENV)/site
+	NO_MKDOCS_2_WARNING=1 mkdocs build --strict
+	@echo "open build/site/index.html"
 
 ## picture: draw the picture of README from its source again (Debian's graphviz)
 picture: docs/pictures/transports.svg
