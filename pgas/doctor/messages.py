@@ -122,7 +122,7 @@ _KINDS = (
         (
             r"@?pgas\.jit\b|pgas\.launch|launch configuration|cuda\.(jit|grid)|numba\.cuda has no|module 'numba\.cuda'|forall",
             r"inside a kernel|a kernel that calls|kernels? (cannot|is compiled)|device function|a function of the host",
-            r"blocks? of|a grid|the grid|shared memory|is compiled for blocks|^unsupported type: ",
+            r"arguments of a kernel|blocks? of|a grid|the grid|shared memory|is compiled for blocks|^unsupported type: ",
             r"the simulator|weak memory|memory model|the observer",
             r"on GPUs symmetric arrays|host array cannot be bound|Numba's cache|free variables|stub and typing function",
             r"an integer or up to three|larger than .* which CUDA allows|lane \d+ called|atomics are on",
