@@ -526,8 +526,21 @@ def test_a_signal_without_a_job(job, own):
     """Before init, while init waits for a PE that comes late, and after finalize: no PE ends, and each says where it is."""
     text = "signal.signal(signal.SIGUSR1, lambda *_: say('own'))\n" if own else ""
     text += "me = launched_rank()\nos.kill(os.getpid(), signal.SIGUSR1)\n"
-    text += "if me == 0:\n    later(0.3, os.kill, os.getpid(), signal.SIGUSR1)\nelse:\n    time.sleep(0.8)\n"
-    text += "pgas.init()\npgas.finalize()\nos.kill(os.getpid(), signal.SIGUSR1)\n"
+    text += """
+from pathlib import Path
+
+first = Path(sys.argv[0]).with_name("first")
+if me == 0:
+    note("first", os.getpid())
+else:  # a thread of PE 0 could not send it, because MPI_Init may hold the GIL
+    while not first.exists():
+        time.sleep(0.01)
+    time.sleep(0.3)
+    os.kill(int(first.read_text()), signal.SIGUSR1)
+pgas.init()
+pgas.finalize()
+os.kill(os.getpid(), signal.SIGUSR1)
+"""
     ended = job(text)
     assert ended.status == 0, ended
     said = re.findall(

@@ -142,7 +142,7 @@ def test_a_rank_that_died(pes, monkeypatch):
     began = time.monotonic()
     refused = together(lambda: pes[2].allgather(b"", nothing))[0]
     assert str(refused) == f"PE 1 (process {os.getpid()} on {os.uname().nodename}) ended without pgas.finalize(): the job cannot go on"
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 8  # when silence would be an error
     assert read() == (f"PE 1 (process {os.getpid()} on {os.uname().nodename})", "ended without pgas.finalize()")
     assert fd >= 0
 
