@@ -2,7 +2,8 @@
 
     mpirun -n 2 python -m pgas.perftests.host_overhead
 
-Each row is the time that a call keeps the host, the median over batches; the GPU works meanwhile, and is waited for after each batch.
+Each row is the time for which a call occupies the host: the median over batches of calls. The GPU works concurrently, and the test waits
+for it after each batch. Operations have 4 KiB of float32 and are on a stream, unless the row says otherwise.
 ``numba.cuda`` is numba-cuda's own launch of a kernel that does not use pgas, for comparison.
 """
 
@@ -18,7 +19,7 @@ import numpy as np
 
 import pgas
 from pgas import cuda
-from pgas.base.arguments import Parser, output_file, positive
+from pgas.base.arguments import Parser, output_file, within
 from pgas.base.output import outlive_reader
 from pgas.perftests.harness.report import commit, now
 
@@ -72,6 +73,10 @@ def _calls(stream: Any) -> dict[str, Callable[[], Any]]:
         "alltoall": lambda: pgas.alltoall(team, wide, source, stream=stream),
         "reduce": lambda: pgas.reduce(team, dest, source, pgas.SUM, stream=stream),
         "reducescatter": lambda: pgas.reducescatter(team, dest, wide, pgas.SUM, stream=stream),
+        "synchronize(), nothing to wait for": pgas.synchronize,
+        "quiet() without a stream": pgas.quiet,
+        "sync_all() without a stream": pgas.sync_all,
+        "barrier_all() without a stream": pgas.barrier_all,
     }
 
 
@@ -92,8 +97,9 @@ def main() -> int:
     """Print the rows on PE 0."""
     outlive_reader()
     parser = Parser("python -m pgas.perftests.host_overhead", description=__doc__)
-    parser.add_argument("-n", "--batches", type=positive, default=3 if pgas.SIMULATOR else 15, help="batches of each call [%(default)s]")
-    parser.add_argument("-b", "--batch", type=positive, default=3 if pgas.SIMULATOR else 100, help="calls of a batch [%(default)s]")
+    few = pgas.SIMULATOR
+    parser.add_argument("-n", "--batches", type=within(1, 1000), default=3 if few else 15, help="batches of each call [%(default)s]")
+    parser.add_argument("-b", "--batch", type=within(1, 1000), default=3 if few else 100, help="calls of a batch [%(default)s]")
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the rows as JSON")
     options = parser.parse_args()
     with pgas.init():
@@ -102,9 +108,9 @@ def main() -> int:
         if pgas.my_pe() == 0:
             where = "the simulator: an interpreter's time" if pgas.SIMULATOR else pgas.info()["gpu"]
             print(f"# host time of a call, {pgas.n_pes()} PEs on {where}, transport {pgas.info()['transport']}")
-            print(f"{'call':30} {'us':>8} {'calls/s':>10}")
+            print(f"{'call':35} {'us':>8} {'calls/s':>10}")
             for name, us in rows.items():
-                print(f"{name:30} {us:8.1f} {1e6 / us:10.0f}", flush=True)
+                print(f"{name:35} {us:8.1f} {1e6 / us:10.0f}", flush=True)
             if options.json is not None:
                 about = {"test": "host_overhead", "date": now(), "commit": commit(), "n_pes": pgas.n_pes(), **pgas.info()}
                 Path(options.json).write_text(json.dumps({**about, "rows": rows}, indent=1, default=str) + "\n", encoding="utf-8")

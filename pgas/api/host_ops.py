@@ -61,6 +61,8 @@ _GRAIN = 512
 #: Functions that take integers only, whatever the dtype.
 _INTEGRAL = ("signal_op", "signal_wait_until", "wait_until", "test")
 
+_UINT64 = np.dtype(np.uint64)
+
 _cells = itertools.count()
 
 
@@ -253,10 +255,12 @@ def _element(function: str, name: str, array: Any, idx: Any) -> tuple[Any, np.dt
     """Check that array[idx] is an element on the heap; return idx as a kernel takes it, and the dtype."""
     operand = Operand.of(function, name, array, contiguous=False)
     operand.check_symmetric(runtime.current())
-    if name == "sig" and operand.dtype != np.uint64:
+    if name == "sig" and operand.dtype != _UINT64:
         raise TypeError(refusals.words("signal word", function=function, found=f"an array of {operand.dtype}"))
     if name == "lock" and operand.dtype not in (np.int64, np.uint64):
         raise TypeError(refusals.words("lock word", function=function, dtype=operand.dtype))
+    if type(idx) is int and len(operand.shape) == 1 and 0 <= idx < operand.shape[0]:
+        return idx, operand.dtype
     indices = idx if isinstance(idx, tuple) else (idx,)
     if len(indices) != len(operand.shape) or not all(
         isinstance(i, (int, np.integer)) and 0 <= i < n for i, n in zip(indices, operand.shape, strict=True)

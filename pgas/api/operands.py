@@ -10,7 +10,7 @@ import numpy as np
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import about
 from pgas.job import runtime
-from pgas.job.memory.array import SymmetricArray, check_not_freed
+from pgas.job.memory.array import block_of
 from pgas.kernels import window
 
 if SIMULATOR:
@@ -19,9 +19,9 @@ if SIMULATOR:
 __all__ = ["Operand", "on_heap"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Operand:
-    """An array argument."""
+    """An array argument. A symmetric array keeps those that were made of it, for further calls."""
 
     function: str  #: the function called
     name: str  #: of the argument
@@ -39,16 +39,16 @@ class Operand:
             ValueError: it is not contiguous, but must be.
             HeapError: a symmetric array that was freed.
         """
-        kept = array.__dict__.get("_pgas_operands") if type(array) is SymmetricArray else None
-        operand = None if kept is None else kept.get((function, name))
-        with about(f"pgas.{function}: {name}"):  # a freed array
+        block = block_of(array)
+        if block is not None and not block.freed and (kept := array.__dict__.get("_pgas_operands")) is not None:
+            operand = kept.get((function, name))
             if operand is not None:
-                check_not_freed(array)
                 return operand  # type: ignore[no-any-return]
+        with about(f"pgas.{function}: {name}"):  # a freed array
             operand = cls._described(function, name, array)
         if contiguous and operand.order is None:
             raise ValueError(f"pgas.{function}: {name} must be contiguous: copy it, or use slices without a step")
-        if type(array) is SymmetricArray:  # which is never changed
+        if block is not None:  # symmetric arrays are never changed
             array.__dict__.setdefault("_pgas_operands", {})[function, name] = operand
         return operand
 

@@ -33,8 +33,9 @@ def n_pes() -> int:
 
 
 def _ptr(dest: Any, pe: Any) -> Any:
+    job = runtime.current()
     with about("pgas.ptr: dest"):  # a freed array
-        return runtime.current().peer(dest, pe)
+        return job.peer(dest, pe)
 
 
 @array_function(query.ptr, _ptr)

@@ -393,9 +393,22 @@ def test_plot_without_matplotlib(tmp_path, monkeypatch, capsys):
     assert pair.unwritable(asked) == f"argument --plot: {why}"
 
 
+@with_mpirun
+def test_host_time_of_calls(tmp_path):
+    done = mpirun(2, "-m", "pgas.perftests.host_overhead", "-n", "1", "-b", "1", "--json", tmp_path / "host.json")
+    assert done.returncode == 0, done.stderr
+    title, columns, *rows = done.stdout.splitlines()
+    assert "2 PEs on the simulator: an interpreter's time, transport p2p" in title
+    assert columns.split() == ["call", "us", "calls/s"]
+    result = json.loads((tmp_path / "host.json").read_text())
+    assert [row[:35].strip() for row in rows] == list(result["rows"])
+    assert {"numba.cuda launch", "pgas.jit launch", "put", "reduce", "barrier_all"} <= result["rows"].keys()
+    assert all(us > 0 for us in result["rows"].values())
+
+
 def test_packages_that_few_need_are_not_imported():
     """The commands and the perf tests work without those of the extras."""
-    program = "import sys, pgas.perftests.figures, pgas.perftests.compare, pgas.perftests.coll_harness, pgas.doctor.report\n"
+    program = "import sys, pgas.perftests.compare, pgas.perftests.harness.plot, pgas.perftests.harness.team, pgas.doctor.report\n"
     program += "print({'matplotlib', 'rich', 'pyverbs'} & sys.modules.keys())\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 else:
     _DeviceArray = backend.DeviceArray
 
-__all__ = ["SymmetricArray", "at", "block_of", "caller", "check_freeable", "check_not_freed", "dtype_of", "shape_of", "stacklevel"]
+__all__ = ["SymmetricArray", "at", "block_of", "caller", "check_freeable", "dtype_of", "shape_of", "stacklevel"]
 
 
 def shape_of(shape: Any) -> tuple[int, ...]:
@@ -121,16 +121,6 @@ def _c_strides(shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
 def _refuse_freed(block: Block) -> None:
     if block.freed:
         raise PgasError(block.foreign) if block.foreign else HeapError(f"use after free: {block}")
-
-
-def check_not_freed(array: Any) -> None:
-    """Refuse a symmetric array that was freed.
-
-    Raises:
-        HeapError: it was.
-    """
-    if (block := block_of(array)) is not None:
-        _refuse_freed(block)
 
 
 def check_freeable(array: Any, block: Block | None, heap: int) -> None:
