@@ -140,6 +140,8 @@ def value_of(value: Any) -> Any:
         )
     if isinstance(value, FunctionType) and not value.__module__.startswith("pgas.api."):
         return _outside(value)
+    if isinstance(value, Dispatcher) and value.__module__.startswith("pgas."):  # the software card's engine, which stays compiled
+        return _outside(value)
     if isinstance(value, Dispatcher):  # compiled for the CPU, in kernels a device function
         return _functions.setdefault(value, of_kernel(value.py_func))
     if type(value) is np.ndarray:
@@ -147,7 +149,7 @@ def value_of(value: Any) -> Any:
     return typed(value)
 
 
-def _outside(function: FunctionType) -> Callable[..., Any]:
+def _outside(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that is not a kernel's, such as device code of pgas: it has Python's integers."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
