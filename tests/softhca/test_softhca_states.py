@@ -60,8 +60,10 @@ def test_the_table_has_every_state_of_a_wqe():
 @pytest.mark.parametrize("state", pipeline.STATES, ids=lambda state: state.act.py_func.__name__)
 def test_a_state_leads_where_the_table_says(state):
     """As in the source of its function."""
-    names = {node.id for node in ast.walk(ast.parse(inspect.getsource(state.act.py_func))) if isinstance(node, ast.Name)}
-    assert {NUMBERS[name] for name in {VERDICTS.get(name, name) for name in names} & NUMBERS.keys()} == state.next
+    nodes = list(ast.walk(ast.parse(inspect.getsource(state.act.py_func))))
+    names = {ast.unparse(node) for node in nodes if isinstance(node, ast.Name | ast.Attribute)}
+    led = {name.removeprefix("states.") for name in names if name.startswith("states.")} | {"DONE", "ERROR"} & names
+    assert {NUMBERS[name] for name in led | {VERDICTS[name] for name in VERDICTS.keys() & names}} == state.next
 
 
 @pytest.mark.parametrize("state", list(QpState), ids=lambda state: state.name)

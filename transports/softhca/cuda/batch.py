@@ -3,31 +3,15 @@
 from pgas.base.backend import SIMULATOR
 from pgas.kernels.compiler import primitive
 from pgas.transports.hostloop.compiled import device
-from pgas.transports.mlx5.wqe import (
-    CTRL_FM_CE_SE,
-    CTRL_QPN_DS,
-    DS_MASK,
-    WQE_IDX_MASK,
-    WQEBB_SHIFT,
-)
+from pgas.transports.mlx5 import wqe as w
 from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.cuda.usual_wqes import UNUSUAL, check_usual
-from pgas.transports.softhca.engine import ops
+from pgas.transports.softhca.engine import ops, states
 from pgas.transports.softhca.engine.completer import count_cqes
 from pgas.transports.softhca.engine.ops import for_kernel, load_u8
 from pgas.transports.softhca.engine.pipeline import check, process
-from pgas.transports.softhca.engine.requester import FM_MASK, announced, begin, doorbell_qpn, rung
-from pgas.transports.softhca.engine.states import (
-    ALONE,
-    CHECK_CONTROL,
-    COMPLETE,
-    EXECUTE_ATOMIC,
-    EXECUTE_DUMP,
-    EXECUTE_READ,
-    EXECUTE_WRITE,
-    count,
-    state_of,
-)
+from pgas.transports.softhca.engine.requester import announced, begin, doorbell_qpn, rung
+from pgas.transports.softhca.engine.states import count, state_of
 
 __all__ = [
     "account", "add", "add_relaxed", "begin_pass", "classify", "expected", "fence", "fetch", "fetched", "load", "load_be32",
@@ -45,6 +29,9 @@ BEAT_NS = 20_000_000_000
 #: thread takes the WQE from the ring, as it has more segments than a thread's record, or WQEBBs without a doorbell. NO_WQE: the middle of a
 #: WQE. LATER: a WQE that continues behind the batch.
 WRITES, READS, ATOMICS, OTHER, TORN, NO_WQE, LATER = range(1, 8)
+
+#: States after check() that execute or end a WQE without an error.
+EXECUTED = (states.EXECUTE_WRITE, states.EXECUTE_READ, states.EXECUTE_ATOMIC, states.EXECUTE_DUMP, states.COMPLETE)
 
 #: Special results of begin_pass() and waiting(): the card must end; the pending WQEs are for one thread.
 STOPPED, ONE_BY_ONE = -1, -2
@@ -121,7 +108,7 @@ def pending(qp: int) -> int:
 @device
 def expected(qp: int, word: int) -> int:
     """Return the number of WQEBBs that will be pending when a doorbell has been credited; its record may have more."""
-    by_ring = (announced(word) - load(qp + t.QP_PRODUCER)) & WQE_IDX_MASK
+    by_ring = (announced(word) - load(qp + t.QP_PRODUCER)) & w.WQE_IDX_MASK
     if word == 0 or doorbell_qpn(word) != load(qp + t.QP_QPN) or by_ring > load(qp + t.QP_MASK) + 1:
         by_ring = 0
     return pending(qp) + by_ring
@@ -141,26 +128,26 @@ def waiting(hca: int, qp: int) -> int:
 @device
 def classify(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
     """Check a staged WQE; return its class."""
-    if load_be32(wqe + CTRL_QPN_DS) & DS_MASK == 0:
+    if load_be32(wqe + w.CTRL_QPN_DS) & w.DS_MASK == 0:
         return TORN  # as in requester.fetch
     store(work + t.WORK_WQE, wqe)
     state = check_usual(hca, qp, work, wqe, index)
     if state == UNUSUAL:
         store(work + t.WORK_CAPACITY, SEGMENTS)
         begin(work, index)
-        state = check(hca, qp, work, CHECK_CONTROL)
-        if load_u8(wqe + CTRL_FM_CE_SE) & FM_MASK != 0 and state in (EXECUTE_WRITE, EXECUTE_READ, EXECUTE_ATOMIC, EXECUTE_DUMP, COMPLETE):
+        state = check(hca, qp, work, states.CHECK_CONTROL)
+        if load_u8(wqe + w.CTRL_FM_CE_SE) & w.FM_MASK != 0 and state in EXECUTED:
             return OTHER  # a fence: one thread executes it after the earlier ones
-    if state == EXECUTE_WRITE:
+    if state == states.EXECUTE_WRITE:
         return WRITES
-    if state == EXECUTE_READ:
+    if state == states.EXECUTE_READ:
         return READS if load(work + t.WORK_SEGMENTS) == 1 else TORN
-    if state == EXECUTE_ATOMIC:
+    if state == states.EXECUTE_ATOMIC:
         return ATOMICS
-    if state in (COMPLETE, EXECUTE_DUMP):
+    if state in (states.COMPLETE, states.EXECUTE_DUMP):
         store(work + t.WORK_SEGMENTS, 0)  # a DUMP has data segments but no remote address: nothing to copy
         return WRITES
-    return TORN if state == ALONE else OTHER
+    return TORN if state == states.ALONE else OTHER
 
 
 @device
@@ -171,7 +158,7 @@ def one(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
     copied = load(work + t.WORK_WQE)
     store(work + t.WORK_WQE, wqe)
     store(work + t.WORK_WQEBBS, max(1, begin(work, index)))
-    process(hca, qp, work, check(hca, qp, work, CHECK_CONTROL))
+    process(hca, qp, work, check(hca, qp, work, states.CHECK_CONTROL))
     store(work + t.WORK_WQE, copied)
     return 1
 
@@ -179,7 +166,7 @@ def one(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
 @device
 def octoword(ring: int, mask: int, first: int, number: int) -> int:
     """Return the address of an octoword of the WQEBBs from index first on."""
-    return ring + (((first + (number >> 2)) & mask) << WQEBB_SHIFT) + ((number & 3) << 4)
+    return ring + (((first + (number >> 2)) & mask) << w.WQEBB_SHIFT) + ((number & 3) << 4)
 
 
 @device

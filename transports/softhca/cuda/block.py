@@ -18,60 +18,13 @@ from pgas.base.backend import SIMULATOR
 from pgas.kernels.compiler import address_of, cuda, i64, ptx, types, u32, u64
 from pgas.kernels.compiler import device as inlined
 from pgas.transports.hostloop.compiled import keep
-from pgas.transports.mlx5.wqe import CTRL_QPN_DS, DS_MASK, DS_PER_WQEBB, WQEBB, WQEBB_SHIFT
+from pgas.transports.mlx5 import wqe as w
 from pgas.transports.softhca import tables as t
-from pgas.transports.softhca.cuda import runs
-from pgas.transports.softhca.cuda.batch import (
-    LATER,
-    NO_WQE,
-    ONE_BY_ONE,
-    OTHER,
-    RECORD_WORDS,
-    STOPPED,
-    TORN,
-    account,
-    add,
-    add_relaxed,
-    begin_pass,
-    classify,
-    expected,
-    fence,
-    fetch,
-    fetched,
-    load,
-    load_be32,
-    load_shared,
-    octoword,
-    one,
-    pending,
-    store,
-    waiting,
-    wants,
-)
+from pgas.transports.softhca.cuda import batch, runs
+from pgas.transports.softhca.cuda.batch import RECORD_WORDS, load, load_be32, load_shared, store
 from pgas.transports.softhca.cuda.lanes import FULL, reached
-from pgas.transports.softhca.cuda.runs import (
-    AHEAD,
-    BASE,
-    CQ_AT,
-    DIRTY,
-    FOUND,
-    LIMIT,
-    ON_HOST,
-    PASSED,
-    QP_AT,
-    READY,
-    RECORD,
-    REGISTER_AT,
-    RUNG,
-    TALLIES,
-    THREADS,
-    WARPS,
-    WORD,
-    WORDS,
-    Cta,
-    give_back,
-)
-from pgas.transports.softhca.engine import SOURCES
+from pgas.transports.softhca.cuda.runs import TALLIES, THREADS, WARPS, WORDS, Cta
+from pgas.transports.softhca.engine import SOURCES, states
 from pgas.transports.softhca.engine.completer import place_cqe
 from pgas.transports.softhca.engine.late import expire
 from pgas.transports.softhca.engine.limits import admit
@@ -80,7 +33,7 @@ from pgas.transports.softhca.engine.ops import copy_few, idle
 from pgas.transports.softhca.engine.pipeline import process
 from pgas.transports.softhca.engine.requester import collect, credit, recorded, take_doorbell
 from pgas.transports.softhca.engine.responder import read_segments, update, write_segments
-from pgas.transports.softhca.engine.states import DELAYS_DATA, FETCH, RECEIVES
+from pgas.transports.softhca.engine.states import DELAYS_DATA, RECEIVES
 
 __all__ = ["COMPILED", "SIGNATURE", "THREADS", "loop"]
 
@@ -95,7 +48,7 @@ COPY_WORDS = CONTROL_WORDS + QP_WORDS + CQ_WORDS
 REFRESH = 64
 
 #: Words of two batches of WQEs, of what each warp found of them, and of the QPs that one pass finds.
-STAGE_WORDS, ENTRY_WORDS, FOUND_WORDS = 2 * THREADS * WQEBB // 8, 33 * WARPS, FOUND * min(THREADS, 128)
+STAGE_WORDS, ENTRY_WORDS, FOUND_WORDS = 2 * THREADS * w.WQEBB // 8, 33 * WARPS, runs.FOUND * min(THREADS, 128)
 
 SIGNATURE = (types.int64,)
 
@@ -113,19 +66,19 @@ def begin(cta: Any, hca: Any, sweep: Any, beat: Any, ordered: Any) -> Any:
     """
     passed = i64(0)
     if cta.me == 0:
-        passed = add(sweep, 1) if ordered else add_relaxed(sweep, 1)
+        passed = batch.add(sweep, 1) if ordered else batch.add_relaxed(sweep, 1)
     for k in range(cta.me, CONTROL_WORDS, THREADS):
         store(cta.control + 8 * k, load_shared(hca + 8 * k))
     if cta.me == 0:
-        cta.words[PASSED] = passed  # waits for the update; the rows are read behind it
+        cta.words[runs.PASSED] = passed  # waits for the update; the rows are read behind it
     cuda.syncthreads()
     if cta.me == 0:
-        cta.words[LIMIT] = begin_pass(cta.control, i64(cuda.blockIdx.x), beat, i64(ptx.globaltimer()))
-        cta.tally[READY] = 0
+        cta.words[runs.LIMIT] = batch.begin_pass(cta.control, i64(cuda.blockIdx.x), beat, i64(ptx.globaltimer()))
+        cta.tally[runs.READY] = 0
         if DELAYS_DATA and cuda.blockIdx.x == 0 and load(cta.control + t.CTL_LATE_ROWS) != 0:
             expire(hca)
     cuda.syncthreads()
-    return cta.words[LIMIT]
+    return cta.words[runs.LIMIT]
 
 
 @inlined
@@ -141,13 +94,13 @@ def find(cta: Any, qps: Any, limit: Any, first: Any) -> Any:
             continue
         state, cq = load_shared(qp + t.QP_STATE), load_shared(qp + t.QP_CQ)
         register, on_host = load_shared(qp + t.QP_REGISTER), load_shared(qp + t.QP_ON_HOST)
-        if wants(qp, state, worker) != 0:
-            at = FOUND * i64(cuda.atomic.add(cta.tally, READY, 1))
+        if batch.wants(qp, state, worker) != 0:
+            at = runs.FOUND * i64(cuda.atomic.add(cta.tally, runs.READY, 1))
             if at < len(cta.found):
-                cta.found[at + QP_AT], cta.found[at + CQ_AT] = qp, cq
-                cta.found[at + REGISTER_AT], cta.found[at + ON_HOST] = register, on_host
+                cta.found[at + runs.QP_AT], cta.found[at + runs.CQ_AT] = qp, cq
+                cta.found[at + runs.REGISTER_AT], cta.found[at + runs.ON_HOST] = register, on_host
     cuda.syncthreads()
-    return min(i64(cta.tally[READY]), len(cta.found) // FOUND)
+    return min(i64(cta.tally[runs.READY]), len(cta.found) // runs.FOUND)
 
 
 @inlined
@@ -158,15 +111,15 @@ def copy_rows(cta: Any, qp: Any, cq: Any) -> None:
     for k in range(cta.me, CQ_WORDS, THREADS):
         store(cta.pair + 8 * (QP_WORDS + k), load_shared(cq + 8 * k))
     if cta.me == 0:
-        cta.words[AHEAD] = -1
+        cta.words[runs.AHEAD] = -1
 
 
 @inlined
 def bring(cta: Any, place: Any, first: Any, count: Any) -> None:
     """Start copying WQEBBs of the visited QP, from index first on, to shared memory."""
     ring, mask = load(cta.pair + t.QP_SQ), load(cta.pair + t.QP_MASK)
-    for k in range(cta.me, count * (WQEBB // 16), THREADS):
-        fetch(place + 16 * k, octoword(ring, mask, first, k))
+    for k in range(cta.me, count * (w.WQEBB // 16), THREADS):
+        batch.fetch(place + 16 * k, batch.octoword(ring, mask, first, k))
 
 
 @inlined
@@ -175,23 +128,23 @@ def stage(cta: Any, word: Any) -> Any:
 
     Meanwhile the doorbell record is read; then words[RUNG] tells how many are pending. Return the number of staged ones.
     """
-    half, first, most = THREADS * WQEBB // 8, load(cta.pair + t.QP_CONSUMER), expected(cta.pair, word)
-    n, base = min(most, THREADS), cta.words[BASE]
+    half, first, most = THREADS * w.WQEBB // 8, load(cta.pair + t.QP_CONSUMER), batch.expected(cta.pair, word)
+    n, base = min(most, THREADS), cta.words[runs.BASE]
     if cta.me == THREADS - 1 and word != 0:
-        cta.words[RECORD] = recorded(cta.pair)
-    if cta.words[AHEAD] == first:
+        cta.words[runs.RECORD] = recorded(cta.pair)
+    if cta.words[runs.AHEAD] == first:
         base = half - base
     else:
         bring(cta, cta.stage_at + 8 * base, first, n)
-    fetched()
+    batch.fetched()
     if most - n >= THREADS:
         bring(cta, cta.stage_at + 8 * (half - base), first + n, THREADS)
     cuda.syncthreads()
     if cta.me == 0:
-        cta.words[BASE], cta.words[AHEAD] = base, first + n if most - n >= THREADS else -1
+        cta.words[runs.BASE], cta.words[runs.AHEAD] = base, first + n if most - n >= THREADS else -1
         store(cta.pair + t.QP_CQ, cta.pair + 8 * QP_WORDS)
-        credit(cta.pair, word, cta.words[RECORD])
-        cta.words[RUNG] = waiting(cta.control, cta.pair)
+        credit(cta.pair, word, cta.words[runs.RECORD])
+        cta.words[runs.RUNG] = batch.waiting(cta.control, cta.pair)
     cuda.syncthreads()
     return n
 
@@ -201,8 +154,8 @@ def beginning(cta: Any, wqe: Any, n: Any, entries: Any) -> Any:
     """Return whether a WQE begins in the thread's WQEBB, and its number of WQEBBs."""
     blocks = i64(1)
     if cta.me < n:
-        ds = load_be32(wqe + CTRL_QPN_DS) & DS_MASK
-        blocks = max(i64(1), (ds + DS_PER_WQEBB - 1) // DS_PER_WQEBB)
+        ds = load_be32(wqe + w.CTRL_QPN_DS) & w.DS_MASK
+        blocks = max(i64(1), (ds + w.DS_PER_WQEBB - 1) // w.DS_PER_WQEBB)
     begins = cta.me < n
     if cuda.syncthreads_and(1 if blocks == 1 else 0) == 0:
         # The WQEBBs that begin a WQE are those reached from the first one. Each warp starts where the previous warp's last WQE ends.
@@ -211,9 +164,9 @@ def beginning(cta: Any, wqe: Any, n: Any, entries: Any) -> Any:
         cuda.syncthreads()
         if cta.me == 0:
             at = i64(0)
-            for w in range(WARPS):
-                entries[33 * w + 32] = at
-                at = i64(entries[33 * w + at]) - 32  # a WQE has at most 16 WQEBBs
+            for k in range(WARPS):
+                entries[33 * k + 32] = at
+                at = i64(entries[33 * k + at]) - 32  # a WQE has at most 16 WQEBBs
         cuda.syncthreads()
         from_entry = i64(ptx.shfl_u64(FULL, mask_of, u32(entries[33 * cta.warp + 32])))
         begins = begins and (from_entry >> cta.lane) & 1 != 0
@@ -223,13 +176,13 @@ def beginning(cta: Any, wqe: Any, n: Any, entries: Any) -> Any:
 @inlined
 def class_of(cta: Any, begins: Any, blocks: Any, wqe: Any, first: Any, n: Any, rung: Any) -> Any:
     """Check the thread's WQE, and return the class of its WQEBB."""
-    kind = i64(NO_WQE)
+    kind = i64(batch.NO_WQE)
     if begins:
-        kind = i64(LATER)
+        kind = i64(batch.LATER)
         if cta.me + blocks <= n:
-            kind = classify(cta.control, cta.pair, cta.mine, wqe, first + cta.me)
+            kind = batch.classify(cta.control, cta.pair, cta.mine, wqe, first + cta.me)
         elif n == rung:
-            kind = i64(TORN)
+            kind = i64(batch.TORN)
     return kind
 
 
@@ -237,14 +190,14 @@ def class_of(cta: Any, begins: Any, blocks: Any, wqe: Any, first: Any, n: Any, r
 def alone(cta: Any, hca: Any, qp: Any, work: Any, first: Any, at: Any, n: Any) -> None:
     """Execute a WQE, number ``at`` of the batch, by one thread, and those like it that follow."""
     if cta.me == 0:
-        staged = cta.stage_at + 8 * cta.words[BASE]
-        if cta.kinds[at] != OTHER:
-            process(hca, qp, work, FETCH)
-        while at < n and (cta.kinds[at] == NO_WQE or cta.kinds[at] == OTHER):
-            if cta.kinds[at] == OTHER and one(hca, qp, work, staged + (at << WQEBB_SHIFT), first + at) == 0:
+        staged = cta.stage_at + 8 * cta.words[runs.BASE]
+        if cta.kinds[at] != batch.OTHER:
+            process(hca, qp, work, states.FETCH)
+        while at < n and (cta.kinds[at] == batch.NO_WQE or cta.kinds[at] == batch.OTHER):
+            if cta.kinds[at] == batch.OTHER and batch.one(hca, qp, work, staged + (at << w.WQEBB_SHIFT), first + at) == 0:
                 break
             at += 1
-        cta.words[DIRTY] = 1
+        cta.words[runs.DIRTY] = 1
     cuda.syncthreads()
 
 
@@ -255,39 +208,39 @@ def visit(cta: Any, hca: Any, visited: Any, work: Any, entries: Any) -> None:
     runs.clear(cta)
     for _ in range(BATCHES_PER_VISIT):
         if cta.me == THREADS - 1:  # on a GPU it copies nothing
-            take = not RECEIVES and (stale or pending(cta.pair) < THREADS)
-            cta.words[WORD] = collect(cta.found[visited + REGISTER_AT], cta.found[visited + ON_HOST]) if take else 0
+            take = not RECEIVES and (stale or batch.pending(cta.pair) < THREADS)
+            cta.words[runs.WORD] = collect(cta.found[visited + runs.REGISTER_AT], cta.found[visited + runs.ON_HOST]) if take else 0
         if stale:
-            copy_rows(cta, cta.found[visited + QP_AT], cta.found[visited + CQ_AT])
+            copy_rows(cta, cta.found[visited + runs.QP_AT], cta.found[visited + runs.CQ_AT])
         cuda.syncthreads()
         if RECEIVES:  # several registers for a QP, or one for all
             if cta.me == 0:
                 take_doorbell(cta.pair)
             cuda.syncthreads()
-        stale, n = False, stage(cta, cta.words[WORD])
-        rung, first = cta.words[RUNG], load(cta.pair + t.QP_CONSUMER)
+        stale, n = False, stage(cta, cta.words[runs.WORD])
+        rung, first = cta.words[runs.RUNG], load(cta.pair + t.QP_CONSUMER)
         if rung <= 0:
             break
         n = min(n, rung)
-        wqe = cta.stage_at + 8 * cta.words[BASE] + (cta.me << WQEBB_SHIFT)
+        wqe = cta.stage_at + 8 * cta.words[runs.BASE] + (cta.me << w.WQEBB_SHIFT)
         begins, blocks = beginning(cta, wqe, n, entries)
         kind = class_of(cta, begins, blocks, wqe, first, n, rung)
         cta.kinds[cta.me] = kind
         cuda.syncthreads()
         at = i64(0)
-        while at < n and cta.kinds[at] < OTHER:
+        while at < n and cta.kinds[at] < batch.OTHER:
             at = runs.execute(cta, hca, visited, first, at, n, kind, blocks)
-        if at < n and cta.kinds[at] != LATER:
-            give_back(cta, visited)
+        if at < n and cta.kinds[at] != batch.LATER:
+            runs.give_back(cta, visited)
             cuda.syncthreads()
-            alone(cta, hca, cta.found[visited + QP_AT], work, first, at, n)
+            alone(cta, hca, cta.found[visited + runs.QP_AT], work, first, at, n)
             stale = True
     if not stale:
-        give_back(cta, visited)
+        runs.give_back(cta, visited)
         cuda.syncthreads()
-        if cta.words[RUNG] == ONE_BY_ONE and cta.me == 0:
-            visit_alone(hca, cta.found[visited + QP_AT], work)
-            cta.words[DIRTY] = 1
+        if cta.words[runs.RUNG] == batch.ONE_BY_ONE and cta.me == 0:
+            visit_alone(hca, cta.found[visited + runs.QP_AT], work)
+            cta.words[runs.DIRTY] = 1
         cuda.syncthreads()
 
 
@@ -295,6 +248,7 @@ def visit(cta: Any, hca: Any, visited: Any, work: Any, entries: Any) -> None:
 def loop(hca: Any) -> None:
     """Execute WQEs until the card stops. hca: address of the control record."""
     hca = i64(hca)
+    # The sizes of arrays are global names, because Numba takes no attribute of a module there.
     words = cuda.shared.array(WORDS, types.int64)
     tally = cuda.shared.array(TALLIES, types.int32)
     copies = cuda.shared.array(COPY_WORDS, types.int64)
@@ -312,16 +266,16 @@ def loop(hca: Any) -> None:
     store(beat_at, load(hca + t.CTL_BEAT))
     store(beat_at + 8, i64(ptx.globaltimer()))
     if me == 0:
-        words[BASE] = words[DIRTY] = words[RECORD] = 0
+        words[runs.BASE] = words[runs.DIRTY] = words[runs.RECORD] = 0
     turns = first = ready = i64(0)
     while True:
         limit = begin(cta, hca, sweep, beat_at, ready != 0 or turns % REFRESH == 0)
-        if limit == STOPPED:
+        if limit == batch.STOPPED:
             break
         first = first + 1 if first + 1 < limit else i64(0)  # another QP is the first in each pass
         ready = find(cta, qps, limit, first)
         for r in range(ready):
-            visit(cta, hca, FOUND * r, work, entries)
+            visit(cta, hca, runs.FOUND * r, work, entries)
         turns = i64(0) if ready != 0 else turns + 1
         if me == 0 and ready == 0:
             idle(turns)
@@ -331,8 +285,9 @@ def loop(hca: Any) -> None:
 if SIMULATOR:
     # Compile these now: the first WQE would otherwise wait for their compilation.
     for function in (
-        account, add, add_relaxed, admit, begin_pass, classify, copy_few, credit, expected, expire, fence, idle, octoword, one, pending,
-        place_cqe, process, read_segments, take_doorbell, update, visit_alone, waiting, wants, write_segments,
+        batch.account, batch.add, batch.add_relaxed, batch.begin_pass, batch.classify, batch.expected, batch.fence, batch.octoword,
+        batch.one, batch.pending, batch.waiting, batch.wants, admit, copy_few, credit, expire, idle, place_cqe, process, read_segments,
+        take_doorbell, update, visit_alone, write_segments,
     ):  # fmt: skip
         function.compile((types.int64,) * len(inspect.signature(function.py_func).parameters))
 keep(loop, *SOURCES, __file__.rpartition("/")[0])

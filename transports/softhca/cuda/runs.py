@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 from pgas.base.backend import SIMULATOR
 from pgas.kernels.compiler import cuda, i64, types, u64
 from pgas.kernels.compiler import device as inlined
+from pgas.transports.mlx5.cqe import CqeOpcode
+from pgas.transports.mlx5.wqe import Ce, Opcode
 from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.cuda.batch import ATOMICS, NO_WQE, WRITES, account, fence, load, store
 from pgas.transports.softhca.cuda.lanes import FULL, NEVER, apart, copy_together
-from pgas.transports.softhca.engine.completer import ALWAYS, REQ, place_cqe
+from pgas.transports.softhca.engine.completer import place_cqe
 from pgas.transports.softhca.engine.limits import admit
-from pgas.transports.softhca.engine.requester import READ, WRITE
 from pgas.transports.softhca.engine.responder import read_segments, update, write_segments
 
 __all__ = [
@@ -119,7 +120,8 @@ def in_turn(cta: Any, done: Any, at: Any, stop: Any) -> None:
 @inlined
 def list_copy(cta: Any, listed: Any) -> None:
     """Append the WQE to the listed copies. Destination, source and size overwrite its staged control segment and address, now unused."""
-    remote, local, writes = load(cta.mine + t.WORK_REMOTE), load(cta.mine + t.WORK_PAIRS), load(cta.mine + t.WORK_OPCODE) == WRITE
+    remote, local = load(cta.mine + t.WORK_REMOTE), load(cta.mine + t.WORK_PAIRS)
+    writes = load(cta.mine + t.WORK_OPCODE) == Opcode.RDMA_WRITE
     listed[cuda.atomic.add(cta.tally, LISTED, 1)] = cta.me
     at = cta.words[BASE] + 8 * cta.me
     cta.stage[at] = remote if writes else local
@@ -158,12 +160,12 @@ def plan(cta: Any, done: Any, opcode: Any, nbytes: Any, low: Any, high: Any) -> 
     extents = cuda.shared.array(EXTENT_WORDS, types.int64)
     lows = cuda.shared.array(THREADS, types.int64)
     highs = cuda.shared.array(THREADS, types.int64)
-    signals, moves = done and load(cta.mine + t.WORK_CE) >= ALWAYS, low != NEVER
+    signals, moves = done and load(cta.mine + t.WORK_CE) >= Ce.ALWAYS, low != NEVER
     total = nbytes
     for distance in (16, 8, 4, 2, 1):
         total += cuda.shfl_xor_sync(FULL, total, distance)
     asked, all_done, moving = cuda.ballot_sync(FULL, signals), cuda.ballot_sync(FULL, done), cuda.ballot_sync(FULL, moves)
-    written, read = cuda.ballot_sync(FULL, opcode == WRITE), cuda.ballot_sync(FULL, opcode == READ)
+    written, read = cuda.ballot_sync(FULL, opcode == Opcode.RDMA_WRITE), cuda.ballot_sync(FULL, opcode == Opcode.RDMA_READ)
     fine, least, most = apart(u64(cta.lane), u64(low), u64(high))
     if cta.lane == 0:
         extents[2 * cta.warp], extents[2 * cta.warp + 1] = i64(least), i64(most)
@@ -200,7 +202,7 @@ def start(cta: Any, nbytes: Any, alone: Any, listed: Any) -> None:
     """Move the bytes of the thread's WQE; if they are more than ``alone``, list them to be copied by several threads."""
     if nbytes > alone and load(cta.mine + t.WORK_SEGMENTS) == 1:
         list_copy(cta, listed)
-    elif load(cta.mine + t.WORK_OPCODE) == WRITE:
+    elif load(cta.mine + t.WORK_OPCODE) == Opcode.RDMA_WRITE:
         write_segments(cta.control, cta.pair, cta.mine)
     else:
         read_segments(cta.control, cta.pair, cta.mine)
@@ -256,7 +258,7 @@ def single(cta: Any, hca: Any, together: Any, at: Any, stop: Any, moves: Any, li
     """Execute a run of one WQE: it needs no plan."""
     if cta.me == at:
         nbytes, opcode = load(cta.mine + t.WORK_NBYTES), load(cta.mine + t.WORK_OPCODE)
-        asks, write, read = load(cta.mine + t.WORK_CE) >= ALWAYS, opcode == WRITE, opcode == READ
+        asks, write, read = load(cta.mine + t.WORK_CE) >= Ce.ALWAYS, opcode == Opcode.RDMA_WRITE, opcode == Opcode.RDMA_READ
         if limited(cta):
             admit(hca, 1, nbytes)
         if asks:
@@ -306,6 +308,6 @@ def execute(cta: Any, hca: Any, visited: Any, first: Any, at: Any, n: Any, kind:
         cta.words[DIRTY] = 1 if last < 0 else 0
     if cta.me == last:
         opcode, nbytes = load(cta.mine + t.WORK_OPCODE), load(cta.mine + t.WORK_NBYTES)
-        place_cqe(cta.control, cta.pair, first + cta.me, opcode, nbytes, REQ, 0, 0)
+        place_cqe(cta.control, cta.pair, first + cta.me, opcode, nbytes, CqeOpcode.REQ, 0, 0)
     cuda.syncthreads()
     return stop

@@ -5,43 +5,13 @@ states, which find its error. tests/softhca/test_softhca_usual_wqes.py compares 
 """
 
 from pgas.transports.hostloop.compiled import device
-from pgas.transports.mlx5.wqe import (
-    CTRL_FM_CE_SE,
-    CTRL_OPMOD_IDX_OPCODE,
-    CTRL_QPN_DS,
-    DS_MASK,
-    DS_MASKED_CS_8,
-    INLINE_HEADER,
-    INLINE_SEG,
-    OCTOWORD,
-    OPMOD_SHIFT,
-    QPN_SHIFT,
-    WQE_ATOMIC_DATA,
-    WQE_DATA,
-    WQE_IDX_MASK,
-    WQE_IDX_SHIFT,
-    WQE_MASKED_CS_8_DATA,
-    WQE_RADDR,
-)
+from pgas.transports.mlx5 import wqe as w
+from pgas.transports.mlx5.wqe import Opcode, Opmod
 from pgas.transports.softhca import tables as t
+from pgas.transports.softhca.engine import states
 from pgas.transports.softhca.engine.ops import load, load_be32, load_be64, load_u8, store
-from pgas.transports.softhca.engine.requester import (
-    CE_MASK,
-    CS,
-    FA,
-    FM_MASK,
-    LOCAL_WRITE,
-    MASKED_4,
-    MASKED_8,
-    MASKED_CS,
-    MASKED_FA,
-    NOP,
-    READ,
-    WRITE,
-    row_of_key,
-)
+from pgas.transports.softhca.engine.requester import LOCAL_WRITE, row_of_key
 from pgas.transports.softhca.engine.responder import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
-from pgas.transports.softhca.engine.states import COMPLETE, EXECUTE_ATOMIC, EXECUTE_READ, EXECUTE_WRITE
 
 __all__ = ["UNUSUAL", "check_usual"]
 
@@ -55,14 +25,14 @@ def check_usual(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
 
     The work record gets what executing the WQE needs.
     """
-    idx_word, qpn_word = load_be32(wqe + CTRL_OPMOD_IDX_OPCODE), load_be32(wqe + CTRL_QPN_DS)
-    fm_ce_se, raddr, rkey = load_u8(wqe + CTRL_FM_CE_SE), load_be64(wqe + WQE_RADDR), load_be32(wqe + WQE_RADDR + 8)
-    opcode, opmod, end = idx_word & 0xFF, idx_word >> OPMOD_SHIFT, (qpn_word & DS_MASK) * OCTOWORD
-    plain, masked = opcode in (CS, FA), opcode in (MASKED_CS, MASKED_FA)
-    width = 0 if not (plain or masked) else 4 if opmod == MASKED_4 else 8
-    at = WQE_DATA if width == 0 else WQE_ATOMIC_DATA
-    if opcode == MASKED_CS and opmod == MASKED_8 and end == DS_MASKED_CS_8 * OCTOWORD:
-        at = WQE_MASKED_CS_8_DATA
+    idx_word, qpn_word = load_be32(wqe + w.CTRL_OPMOD_IDX_OPCODE), load_be32(wqe + w.CTRL_QPN_DS)
+    fm_ce_se, raddr, rkey = load_u8(wqe + w.CTRL_FM_CE_SE), load_be64(wqe + w.WQE_RADDR), load_be32(wqe + w.WQE_RADDR + 8)
+    opcode, opmod, end = idx_word & 0xFF, idx_word >> w.OPMOD_SHIFT, (qpn_word & w.DS_MASK) * w.OCTOWORD
+    plain, masked = opcode in (Opcode.ATOMIC_CS, Opcode.ATOMIC_FA), opcode in (Opcode.ATOMIC_MASKED_CS, Opcode.ATOMIC_MASKED_FA)
+    width = 0 if not (plain or masked) else 4 if opmod == Opmod.MASKED_4 else 8
+    at = w.WQE_DATA if width == 0 else w.WQE_ATOMIC_DATA
+    if opcode == Opcode.ATOMIC_MASKED_CS and opmod == Opmod.MASKED_8 and end == w.DS_MASKED_CS_8 * w.OCTOWORD:
+        at = w.WQE_MASKED_CS_8_DATA
     byte_count, lkey, address = load_be32(wqe + at), load_be32(wqe + at + 4), load_be64(wqe + at + 8)
     here, there = row_of_key(hca, lkey), row_of_key(hca, rkey)
     peer = load(hca + t.CTL_QPS) + (load(qp + t.QP_REMOTE_QPN) & t.QP_ROWS_MASK) * t.QP_ROW
@@ -71,36 +41,36 @@ def check_usual(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
     far_key, far_start = load(there + t.MKEY_KEY), load(there + t.MKEY_START)
     number, allowed, broken = load(peer + t.QP_QPN), load(peer + t.QP_ACCESS), load(peer + t.QP_BROKEN)
 
-    if (idx_word >> WQE_IDX_SHIFT) & WQE_IDX_MASK != index & WQE_IDX_MASK or qpn_word >> QPN_SHIFT != load(qp + t.QP_QPN):
+    if (idx_word >> w.WQE_IDX_SHIFT) & w.WQE_IDX_MASK != index & w.WQE_IDX_MASK or qpn_word >> w.QPN_SHIFT != load(qp + t.QP_QPN):
         return UNUSUAL
-    if fm_ce_se & FM_MASK != 0 or load(hca + t.CTL_FAIL_COUNT) != 0:
+    if fm_ce_se & w.FM_MASK != 0 or load(hca + t.CTL_FAIL_COUNT) != 0:
         return UNUSUAL
     store(work + t.WORK_OPCODE, opcode)
-    store(work + t.WORK_CE, fm_ce_se & CE_MASK)
-    if opcode == NOP:
+    store(work + t.WORK_CE, fm_ce_se & w.CE_MASK)
+    if opcode == Opcode.NOP:
         store(work + t.WORK_NBYTES, 0)
         store(work + t.WORK_SEGMENTS, 0)
-        return COMPLETE
-    if opmod not in (MASKED_4, MASKED_8) if masked else opmod != 0:
+        return states.COMPLETE
+    if opmod not in (Opmod.MASKED_4, Opmod.MASKED_8) if masked else opmod != 0:
         return UNUSUAL
-    if opcode == MASKED_CS and opmod == MASKED_8 and at != WQE_MASKED_CS_8_DATA:
+    if opcode == Opcode.ATOMIC_MASKED_CS and opmod == Opmod.MASKED_8 and at != w.WQE_MASKED_CS_8_DATA:
         return UNUSUAL
-    if opcode == WRITE:
-        execute, operation, far_needs, needs = EXECUTE_WRITE, t.OP_WRITE, REMOTE_WRITE, t.LOCAL_READ
-    elif opcode == READ:
-        execute, operation, far_needs, needs = EXECUTE_READ, t.OP_READ, REMOTE_READ, LOCAL_WRITE
+    if opcode == Opcode.RDMA_WRITE:
+        execute, operation, far_needs, needs = states.EXECUTE_WRITE, t.OP_WRITE, REMOTE_WRITE, t.LOCAL_READ
+    elif opcode == Opcode.RDMA_READ:
+        execute, operation, far_needs, needs = states.EXECUTE_READ, t.OP_READ, REMOTE_READ, LOCAL_WRITE
     elif width != 0:
-        execute, operation, far_needs, needs = EXECUTE_ATOMIC, t.OP_ATOMIC, REMOTE_ATOMIC, LOCAL_WRITE
+        execute, operation, far_needs, needs = states.EXECUTE_ATOMIC, t.OP_ATOMIC, REMOTE_ATOMIC, LOCAL_WRITE
     else:
         return UNUSUAL
-    nbytes, source = byte_count & ~INLINE_SEG, wqe + at + INLINE_HEADER
-    if byte_count & INLINE_SEG:
-        if opcode != WRITE or (at + INLINE_HEADER + nbytes + OCTOWORD - 1) // OCTOWORD * OCTOWORD != end:
+    nbytes, source = byte_count & ~w.INLINE_SEG, wqe + at + w.INLINE_HEADER
+    if byte_count & w.INLINE_SEG:
+        if opcode != Opcode.RDMA_WRITE or (at + w.INLINE_HEADER + nbytes + w.OCTOWORD - 1) // w.OCTOWORD * w.OCTOWORD != end:
             return UNUSUAL
     else:
         pd, access = load(here + t.MKEY_PD), load(here + t.MKEY_ACCESS)
         room, place, offset = load(here + t.MKEY_NBYTES), load(here + t.MKEY_ADDRESS), address - start
-        if at + OCTOWORD != end or key != lkey or key == 0 or pd != load(qp + t.QP_PD) or access & needs != needs:
+        if at + w.OCTOWORD != end or key != lkey or key == 0 or pd != load(qp + t.QP_PD) or access & needs != needs:
             return UNUSUAL
         if offset < 0 or nbytes > room - offset:
             return UNUSUAL
@@ -120,7 +90,7 @@ def check_usual(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
         return UNUSUAL
     store(work + t.WORK_NBYTES, nbytes)
     store(work + t.WORK_WIDTH, width)
-    store(work + t.WORK_OPERANDS, WQE_DATA)
+    store(work + t.WORK_OPERANDS, w.WQE_DATA)
     store(work + t.WORK_SEGMENTS, 1)
     store(work + t.WORK_PAIRS, source)
     store(work + t.WORK_PAIRS + 8, nbytes)

@@ -1,44 +1,23 @@
 """The completer: ends a WQE with or without a CQE, moves a QP to the error state, and flushes its remaining WQEs."""
 
 from pgas.transports.hostloop.compiled import device
-from pgas.transports.mlx5.cqe import (
-    CQE64,
-    CQE_SIZE,
-    CQE_SYNDROME,
-    CQE_TAIL,
-    CQE_VENDOR_ERR_SYND,
-    OP_OWN_OPCODE_SHIFT,
-    TAIL_OPCODE_SHIFT,
-    TAIL_QPN_SHIFT,
-    TAIL_WQE_COUNTER_SHIFT,
-    CqeOpcode,
-)
+from pgas.transports.mlx5 import cqe
+from pgas.transports.mlx5 import wqe as w
+from pgas.transports.mlx5.cqe import CqeOpcode, Syndrome
 from pgas.transports.mlx5.doorbell import CQ_CONSUMER_INDEX_MASK
-from pgas.transports.mlx5.wqe import CTRL_OPMOD_IDX_OPCODE, CTRL_QPN_DS, DS_MASK, DS_PER_WQEBB, OCTOWORD, WQE_IDX_MASK, WQEBB_SHIFT, Ce
+from pgas.transports.mlx5.wqe import Ce, Opcode
 from pgas.transports.softhca import tables as t
-from pgas.transports.softhca.engine.ops import (
-    add,
-    fence,
-    load,
-    load_be32,
-    load_be32_acquire,
-    store,
-    store_data,
-    store_release,
-    swap32,
-    swap64,
-)
-from pgas.transports.softhca.engine.requester import READ, WRITE, WRITE_IMM
-from pgas.transports.softhca.engine.states import DONE, ERROR, LOCAL_QP_OP, RECEIVES, V_CQ_OVERRUN, WR_FLUSH, count, random, state_of
+from pgas.transports.softhca.engine import ops
+from pgas.transports.softhca.engine.ops import add, load, load_be32, store, store_data, store_release, swap32, swap64
+from pgas.transports.softhca.engine.states import DONE, ERROR, RECEIVES, count, random, state_of
 from pgas.transports.softhca.engine.trace import trace
+from pgas.transports.softhca.syndromes import Vendor
 
-REQ, REQ_ERR = int(CqeOpcode.REQ), int(CqeOpcode.REQ_ERR)
-ALWAYS = int(Ce.ALWAYS)
-SRQN_UIDX, BYTE_CNT = CQE64.byte("srqn_uidx"), CQE64.byte("byte_cnt")
+SRQN_UIDX, BYTE_CNT = cqe.CQE64.byte("srqn_uidx"), cqe.CQE64.byte("byte_cnt")
 
 #: Shifts of the two syndromes in bytes 48 to 55 of an error CQE, read as one little-endian word.
-SYNDROMES = CQE_VENDOR_ERR_SYND & ~7
-VENDOR_SHIFT, SYNDROME_SHIFT = 8 * (CQE_VENDOR_ERR_SYND & 7), 8 * (CQE_SYNDROME & 7)
+SYNDROMES = cqe.CQE_VENDOR_ERR_SYND & ~7
+VENDOR_SHIFT, SYNDROME_SHIFT = 8 * (cqe.CQE_VENDOR_ERR_SYND & 7), 8 * (cqe.CQE_SYNDROME & 7)
 
 
 @device
@@ -47,16 +26,16 @@ def complete(hca: int, qp: int, work: int) -> int:
     index, opcode, nbytes = load(work + t.WORK_INDEX), load(work + t.WORK_OPCODE), load(work + t.WORK_NBYTES)
     count(qp + t.QP_WQES, 1)
     count(qp + t.QP_NBYTES, nbytes)
-    if opcode == WRITE:
+    if opcode == Opcode.RDMA_WRITE:
         count(qp + t.QP_WRITES, 1)
-    elif opcode == READ:
+    elif opcode == Opcode.RDMA_READ:
         count(qp + t.QP_READS, 1)
     elif load(work + t.WORK_WIDTH) != 0:
         count(qp + t.QP_ATOMICS, 1)
-    elif opcode == WRITE_IMM:
+    elif opcode == Opcode.RDMA_WRITE_IMM:
         count(qp + t.QP_WRITES, 1)
     store(qp + t.QP_CONSUMER, index + load(work + t.WORK_WQEBBS))
-    if load(work + t.WORK_CE) < ALWAYS:
+    if load(work + t.WORK_CE) < Ce.ALWAYS:
         return DONE
     if random(hca) < load(hca + t.CTL_CHAOS):
         store(qp + t.QP_HELD, index + 1)
@@ -64,7 +43,7 @@ def complete(hca: int, qp: int, work: int) -> int:
         store(qp + t.QP_HELD_NBYTES, nbytes)
         stall(hca, qp)
     else:
-        write_cqe(hca, qp, index, opcode, nbytes, REQ, 0, 0)
+        write_cqe(hca, qp, index, opcode, nbytes, CqeOpcode.REQ, 0, 0)
     return DONE
 
 
@@ -73,7 +52,7 @@ def release_held(hca: int, qp: int) -> int:
     """Write the CQE that a fault delayed."""
     index = load(qp + t.QP_HELD) - 1
     store(qp + t.QP_HELD, 0)
-    write_cqe(hca, qp, index, load(qp + t.QP_HELD_OPCODE), load(qp + t.QP_HELD_NBYTES), REQ, 0, 0)
+    write_cqe(hca, qp, index, load(qp + t.QP_HELD_OPCODE), load(qp + t.QP_HELD_NBYTES), CqeOpcode.REQ, 0, 0)
     return 1
 
 
@@ -106,9 +85,9 @@ def error(hca: int, qp: int, work: int) -> int:
     store_release(qp + t.QP_BROKEN, 1)
     index, syndrome, vendor = load(work + t.WORK_INDEX), load(work + t.WORK_SYNDROME), load(work + t.WORK_VENDOR)
     add(qp + t.QP_ERRORS, 1)
-    note_error(qp, index, syndrome, vendor, load(work + t.WORK_WQE), max(1, load(work + t.WORK_DS)) * OCTOWORD)
+    note_error(qp, index, syndrome, vendor, load(work + t.WORK_WQE), max(1, load(work + t.WORK_DS)) * w.OCTOWORD)
     store(qp + t.QP_CONSUMER, index + load(work + t.WORK_WQEBBS))
-    write_cqe(hca, qp, index, load(work + t.WORK_OPCODE), 0, REQ_ERR, syndrome, vendor)
+    write_cqe(hca, qp, index, load(work + t.WORK_OPCODE), 0, CqeOpcode.REQ_ERR, syndrome, vendor)
     return DONE
 
 
@@ -130,12 +109,12 @@ def note_error(qp: int, index: int, syndrome: int, vendor: int, wqe: int, nbytes
 def flush(hca: int, qp: int, work: int) -> int:
     """End a WQE of a QP in ERR without executing it. Each gets a CQE, signalled or not (IBTA: Work Request Flushed)."""
     index = load(qp + t.QP_CONSUMER)
-    slot = load(qp + t.QP_SQ) + ((index & load(qp + t.QP_MASK)) << WQEBB_SHIFT)
-    wqebbs = ((load_be32(slot + CTRL_QPN_DS) & DS_MASK) + DS_PER_WQEBB - 1) // DS_PER_WQEBB
-    opcode = load_be32(slot + CTRL_OPMOD_IDX_OPCODE) & 0xFF
+    slot = load(qp + t.QP_SQ) + ((index & load(qp + t.QP_MASK)) << w.WQEBB_SHIFT)
+    wqebbs = ((load_be32(slot + w.CTRL_QPN_DS) & w.DS_MASK) + w.DS_PER_WQEBB - 1) // w.DS_PER_WQEBB
+    opcode = load_be32(slot + w.CTRL_OPMOD_IDX_OPCODE) & 0xFF
     count(qp + t.QP_FLUSHED, 1)
     store(qp + t.QP_CONSUMER, index + max(1, min(wqebbs, load(qp + t.QP_PRODUCER) - index)))
-    write_cqe(hca, qp, index, opcode, 0, REQ_ERR, WR_FLUSH, 0)
+    write_cqe(hca, qp, index, opcode, 0, CqeOpcode.REQ_ERR, Syndrome.WR_FLUSH_ERR, 0)
     return DONE
 
 
@@ -154,7 +133,7 @@ def deliver(hca: int, qp: int, cq: int, index: int, opcode: int, nbytes: int, im
     if RECEIVES and load(cq + t.CQ_DBR) != 0 and full(cq) != 0:
         store_release(qp + t.QP_BROKEN, 1)
         add(qp + t.QP_ERRORS, 1)
-        return note_error(qp, index, LOCAL_QP_OP, V_CQ_OVERRUN, 0, 0)
+        return note_error(qp, index, Syndrome.LOCAL_QP_OP_ERR, Vendor.CQ_OVERRUN, 0, 0)
     count_cqes(qp, cq, 1)
     return put_cqe(hca, qp, cq, index, opcode, nbytes, imm, cqe_opcode, syndrome, vendor)
 
@@ -162,7 +141,7 @@ def deliver(hca: int, qp: int, cq: int, index: int, opcode: int, nbytes: int, im
 @device
 def full(cq: int) -> int:
     """Whether a CQ has, or had, no room: the consumer index in its doorbell record is a whole CQ behind."""
-    read = load_be32_acquire(load(cq + t.CQ_DBR))
+    read = ops.load_be32_acquire(load(cq + t.CQ_DBR))
     if (load(cq + t.CQ_PRODUCER) - read) & CQ_CONSUMER_INDEX_MASK >= 1 << load(cq + t.CQ_LOG_SIZE):
         store(cq + t.CQ_OVERRUN, 1)
     return load(cq + t.CQ_OVERRUN)
@@ -194,7 +173,7 @@ def put_cqe(hca: int, qp: int, cq: int, index: int, opcode: int, nbytes: int, im
     entry = load(cq + t.CQ_ADDRESS)
     owner = 0
     if load(cq + t.CQ_COLLAPSED) == 0:
-        entry += (produced & ((1 << log_size) - 1)) * CQE_SIZE
+        entry += (produced & ((1 << log_size) - 1)) * cqe.CQE_SIZE
         owner = (produced >> log_size) & 1
     qpn = load(qp + t.QP_QPN)
     for offset in range(0, SYNDROMES, 8):
@@ -203,10 +182,10 @@ def put_cqe(hca: int, qp: int, cq: int, index: int, opcode: int, nbytes: int, im
     store(entry + (SRQN_UIDX & ~7), swap32(load(qp + t.QP_USER_INDEX)) | (swap32(imm) << 32 if RECEIVES else 0))
     store(entry + (BYTE_CNT & ~7), swap32(nbytes) << 32)
     store(entry + SYNDROMES, (vendor << VENDOR_SHIFT) | (syndrome << SYNDROME_SHIFT))
-    fence()
-    counter = index & WQE_IDX_MASK
-    tail = (opcode << TAIL_OPCODE_SHIFT) | (qpn << TAIL_QPN_SHIFT) | (counter << TAIL_WQE_COUNTER_SHIFT)
-    store_data(entry + CQE_TAIL, swap64(tail | (cqe_opcode << OP_OWN_OPCODE_SHIFT) | owner))
+    ops.fence()
+    counter = index & w.WQE_IDX_MASK
+    tail = (opcode << cqe.TAIL_OPCODE_SHIFT) | (qpn << cqe.TAIL_QPN_SHIFT) | (counter << cqe.TAIL_WQE_COUNTER_SHIFT)
+    store_data(entry + cqe.CQE_TAIL, swap64(tail | (cqe_opcode << cqe.OP_OWN_OPCODE_SHIFT) | owner))
     if load(hca + t.CTL_TRACE_KINDS) & t.TRACE_CQE:
-        trace(hca, qp, t.TRACE_CQE, index, entry, CQE_SIZE)
+        trace(hca, qp, t.TRACE_CQE, index, entry, cqe.CQE_SIZE)
     return 0

@@ -12,12 +12,13 @@ A DUMP without a fence does not wait for the READs and atomics of its own QP. Wh
 
 from pgas.kernels import window
 from pgas.transports.hostloop.compiled import device
-from pgas.transports.mlx5.wqe import CTRL_FM_CE_SE, OCTOWORD, Fm
+from pgas.transports.mlx5 import wqe as w
+from pgas.transports.mlx5.wqe import Fm
 from pgas.transports.softhca import tables as t
+from pgas.transports.softhca.engine import states
 from pgas.transports.softhca.engine.ops import copy, load, load_acquire, load_u8, store
-from pgas.transports.softhca.engine.states import COMPLETE, DELAYS_DATA, random
+from pgas.transports.softhca.engine.states import DELAYS_DATA, random
 
-FENCE, FM_MASK = int(Fm.FENCE), 7 << 5
 NEVER = (1 << 63) - 1
 QUEUE_OFFSET, OFFSET_MASK = window.QUEUE_OFFSET, (1 << window.SMALL_STRIDE_SHIFT) - 1
 
@@ -71,7 +72,7 @@ def deliver_late(hca: int, pe: int, qpn: int, dest: int, source: int, nbytes: in
     place_touched(hca, source, nbytes)
     place_touched(hca, dest, nbytes)
     kept = min(nbytes, t.LATE_MAX)
-    kept -= (kept - dest - nbytes) & (OCTOWORD - 1) if kept != nbytes else 0  # no element is torn
+    kept -= (kept - dest - nbytes) & (w.OCTOWORD - 1) if kept != nbytes else 0  # no element is torn
     if random(hca) >= load(hca + t.CTL_LATE):
         kept = 0
     copy(dest, source, nbytes - kept)
@@ -110,6 +111,6 @@ def fetch_late(hca: int, qp: int, dest: int, source: int, nbytes: int) -> int:
 @device
 def execute_dump(hca: int, qp: int, work: int) -> int:
     """Read and discard data, which makes earlier writes visible."""
-    fenced = load_u8(load(work + t.WORK_WQE) + CTRL_FM_CE_SE) & FM_MASK >= FENCE
+    fenced = load_u8(load(work + t.WORK_WQE) + w.CTRL_FM_CE_SE) & w.FM_MASK >= Fm.FENCE
     place_all_of(hca, load(qp + t.QP_PE), 0 if fenced else load(qp + t.QP_QPN))
-    return COMPLETE
+    return states.COMPLETE

@@ -5,14 +5,14 @@ from typing import Any
 
 from pgas.transports.hostloop.compiled import device, kernel
 from pgas.transports.softhca import tables as t
-from pgas.transports.softhca.engine import SOURCES
+from pgas.transports.softhca.engine import SOURCES, states
 from pgas.transports.softhca.engine.completer import release_held, stall
 from pgas.transports.softhca.engine.late import expire
 from pgas.transports.softhca.engine.ops import add, idle, load, load_acquire, store, store_release
 from pgas.transports.softhca.engine.pipeline import process
 from pgas.transports.softhca.engine.receiver import flush_receives, waits
 from pgas.transports.softhca.engine.requester import blocked, take_doorbell
-from pgas.transports.softhca.engine.states import FETCH, FLUSH, RECEIVES, WAITING, random, state_of
+from pgas.transports.softhca.engine.states import RECEIVES, random, state_of
 
 __all__ = ["run"]
 
@@ -59,7 +59,7 @@ def visit(hca: int, qp: int, work: int) -> int:
         if state == t.RTS and random(hca) < load(hca + t.CTL_CHAOS):
             stall(hca, qp)
             break
-        if process(hca, qp, work, FETCH if state == t.RTS else FLUSH) == WAITING:
+        if process(hca, qp, work, states.FETCH if state == t.RTS else states.FLUSH) == states.WAITING:
             break
         if state == t.RTS:
             count_down(hca)

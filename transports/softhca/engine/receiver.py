@@ -6,39 +6,19 @@ instead of waiting for the timer.
 """
 
 from pgas.transports.hostloop.compiled import device
+from pgas.transports.mlx5 import wqe as w
 from pgas.transports.mlx5.contexts import RNR_RETRY_FOR_EVER
-from pgas.transports.mlx5.cqe import CqeOpcode
-from pgas.transports.mlx5.wqe import CTRL_IMM, INVALID_LKEY, OCTOWORD, WQE_IDX_MASK
+from pgas.transports.mlx5.cqe import CqeOpcode, Syndrome
+from pgas.transports.mlx5.wqe import Opcode
 from pgas.transports.softhca import tables as t
+from pgas.transports.softhca.engine import states
 from pgas.transports.softhca.engine.completer import deliver, note_error
 from pgas.transports.softhca.engine.late import place_all_of
 from pgas.transports.softhca.engine.ops import clock, copy, load, load_be32, load_be32_acquire, load_be64, store, store_release
-from pgas.transports.softhca.engine.requester import LOCAL_WRITE, SEND, WRITE_IMM, find_key
+from pgas.transports.softhca.engine.requester import LOCAL_WRITE, find_key
 from pgas.transports.softhca.engine.responder import execute_write
-from pgas.transports.softhca.engine.states import (
-    COMPLETE,
-    EXECUTE_RECEIVE,
-    LOCAL_LENGTH,
-    LOCAL_PROT,
-    NOT_READY,
-    REMOTE_INVAL_REQ,
-    REMOTE_OP,
-    RNR_RETRY_EXC,
-    V_NO_RECEIVE_QUEUE,
-    V_NOT_READY,
-    V_RECEIVE_LENGTH,
-    V_RECEIVE_LKEY,
-    V_RECEIVE_OVERRUN,
-    WAITING,
-    WR_FLUSH,
-    count,
-    fail,
-    refuse,
-    state_of,
-)
-
-RESP_WR_IMM, RESP_SEND, RESP_SEND_IMM = int(CqeOpcode.RESP_WR_IMM), int(CqeOpcode.RESP_SEND), int(CqeOpcode.RESP_SEND_IMM)
-RESP_ERR = int(CqeOpcode.RESP_ERR)
+from pgas.transports.softhca.engine.states import count, fail, refuse, state_of
+from pgas.transports.softhca.syndromes import Vendor
 
 #: QP_STALLED_UNTIL of a QP that waits for a receive WQE of its peer: a sweep number that is never reached.
 NAKED = 1 << 62
@@ -56,7 +36,7 @@ def receive_queue(hca: int, qp: int) -> int:
 @device
 def posted(rq: int) -> int:
     """Return the number of posted receive WQEs, from the doorbell record; they have no other doorbell."""
-    return (load_be32_acquire(load(rq + t.RQ_DBR)) - load(rq + t.RQ_CONSUMER)) & WQE_IDX_MASK
+    return (load_be32_acquire(load(rq + t.RQ_DBR)) - load(rq + t.RQ_CONSUMER)) & w.WQE_IDX_MASK
 
 
 @device
@@ -67,13 +47,13 @@ def check_receive(hca: int, qp: int, work: int) -> int:
     """
     rq = receive_queue(hca, load(work + t.WORK_RESPONDER))
     if load(rq + t.RQ_ADDRESS) == 0:
-        return refuse(work, REMOTE_INVAL_REQ, V_NO_RECEIVE_QUEUE)
+        return refuse(work, Syndrome.REMOTE_INVAL_REQ_ERR, Vendor.NO_RECEIVE_QUEUE)
     waiting = posted(rq)
     if waiting == 0:
-        return NOT_READY
+        return states.NOT_READY
     if waiting > load(rq + t.RQ_MASK) + 1:
-        return refuse(work, REMOTE_OP, V_RECEIVE_OVERRUN)
-    return EXECUTE_RECEIVE
+        return refuse(work, Syndrome.REMOTE_OP_ERR, Vendor.RECEIVE_OVERRUN)
+    return states.EXECUTE_RECEIVE
 
 
 @device
@@ -83,11 +63,11 @@ def not_ready(hca: int, qp: int, work: int) -> int:
     retry, naks = load(rq + t.RQ_RNR_RETRY), load(rq + t.RQ_NAKS)
     if retry != RNR_RETRY_FOR_EVER and naks == retry:
         store(rq + t.RQ_NAKS, 0)
-        return fail(work, RNR_RETRY_EXC, V_NOT_READY)
+        return fail(work, Syndrome.RNR_RETRY_EXC_ERR, Vendor.NOT_READY)
     store(rq + t.RQ_NAKS, naks + 1)
     store(rq + t.RQ_NAKED_UNTIL, clock() + load(receive_queue(hca, load(work + t.WORK_RESPONDER)) + t.RQ_RNR_NS))
     store(qp + t.QP_STALLED_UNTIL, NAKED)
-    return WAITING
+    return states.WAITING
 
 
 @device
@@ -113,12 +93,12 @@ def execute_receive(hca: int, qp: int, work: int) -> int:
     index = load(rq + t.RQ_CONSUMER)
     store(receive_queue(hca, qp) + t.RQ_NAKS, 0)
     store(rq + t.RQ_CONSUMER, index + 1)
-    cqe_opcode = RESP_WR_IMM
-    if opcode == WRITE_IMM:
+    cqe_opcode = CqeOpcode.RESP_WR_IMM
+    if opcode == Opcode.RDMA_WRITE_IMM:
         if nbytes != 0:
             execute_write(hca, qp, work)
     else:
-        cqe_opcode = RESP_SEND if opcode == SEND else RESP_SEND_IMM
+        cqe_opcode = CqeOpcode.RESP_SEND if opcode == Opcode.SEND else CqeOpcode.RESP_SEND_IMM
         wqe = load(rq + t.RQ_ADDRESS) + (index & load(rq + t.RQ_MASK)) * load(rq + t.RQ_STRIDE)
         wrong = find_room(hca, peer, work, wqe, wqe + load(rq + t.RQ_STRIDE))
         if wrong != 0:
@@ -126,9 +106,9 @@ def execute_receive(hca: int, qp: int, work: int) -> int:
         place_all_of(hca, load(peer + t.QP_PE), 0)
         scatter(work)
     count(rq + t.RQ_RECEIVES, 1)
-    imm = 0 if opcode == SEND else load_be32(load(work + t.WORK_WQE) + CTRL_IMM)
+    imm = 0 if opcode == Opcode.SEND else load_be32(load(work + t.WORK_WQE) + w.CTRL_IMM)
     deliver(hca, peer, load(rq + t.RQ_CQ), index, 0, nbytes, imm, cqe_opcode, 0, 0)
-    return COMPLETE
+    return states.COMPLETE
 
 
 @device
@@ -140,21 +120,21 @@ def find_room(hca: int, peer: int, work: int, wqe: int, end: int) -> int:
     """
     left, pair = load(work + t.WORK_NBYTES), work + t.WORK_SCATTER
     while left > 0:
-        if wqe == end or load_be32(wqe + 4) == INVALID_LKEY:
-            return V_RECEIVE_LENGTH
+        if wqe == end or load_be32(wqe + 4) == w.INVALID_LKEY:
+            return Vendor.RECEIVE_LENGTH
         byte_count = load_be32(wqe)
         nbytes = min(left, byte_count if byte_count else 1 << 31)
         row = find_key(hca, load_be32(wqe + 4))
         offset = load_be64(wqe + 8) - load(row + t.MKEY_START)
         if load(row + t.MKEY_KEY) == 0 or load(row + t.MKEY_PD) != load(peer + t.QP_PD) or load(row + t.MKEY_ACCESS) & LOCAL_WRITE == 0:
-            return V_RECEIVE_LKEY
+            return Vendor.RECEIVE_LKEY
         if offset < 0 or nbytes > load(row + t.MKEY_NBYTES) - offset:
-            return V_RECEIVE_LKEY
+            return Vendor.RECEIVE_LKEY
         store(pair, load(row + t.MKEY_ADDRESS) + offset)
         store(pair + 8, nbytes)
         left -= nbytes
         pair += t.SEGMENT_BYTES
-        wqe += OCTOWORD
+        wqe += w.OCTOWORD
     return 0
 
 
@@ -165,11 +145,11 @@ def reject(hca: int, qp: int, work: int, index: int, vendor: int) -> int:
     A receive WQE that is too short: NAK invalid request; one with wrong memory: NAK remote operational error (IBTA, responder errors).
     """
     peer = load(work + t.WORK_RESPONDER)
-    syndrome = LOCAL_LENGTH if vendor == V_RECEIVE_LENGTH else LOCAL_PROT
+    syndrome = Syndrome.LOCAL_LENGTH_ERR if vendor == Vendor.RECEIVE_LENGTH else Syndrome.LOCAL_PROT_ERR
     store_release(peer + t.QP_BROKEN, 1)
     note_error(peer, index, syndrome, vendor, 0, 0)
-    deliver(hca, peer, load(receive_queue(hca, peer) + t.RQ_CQ), index, 0, 0, 0, RESP_ERR, syndrome, vendor)
-    return refuse(work, REMOTE_INVAL_REQ if vendor == V_RECEIVE_LENGTH else REMOTE_OP, vendor)
+    deliver(hca, peer, load(receive_queue(hca, peer) + t.RQ_CQ), index, 0, 0, 0, CqeOpcode.RESP_ERR, syndrome, vendor)
+    return refuse(work, Syndrome.REMOTE_INVAL_REQ_ERR if vendor == Vendor.RECEIVE_LENGTH else Syndrome.REMOTE_OP_ERR, vendor)
 
 
 @device
@@ -202,5 +182,5 @@ def flush_receives(hca: int, qp: int) -> int:
         index = load(rq + t.RQ_CONSUMER)
         store(rq + t.RQ_CONSUMER, index + 1)
         count(rq + t.RQ_FLUSHED, 1)
-        deliver(hca, qp, load(rq + t.RQ_CQ), index, 0, 0, 0, RESP_ERR, WR_FLUSH, 0)
+        deliver(hca, qp, load(rq + t.RQ_CQ), index, 0, 0, 0, CqeOpcode.RESP_ERR, Syndrome.WR_FLUSH_ERR, 0)
     return 1 if number else 0

@@ -1,95 +1,19 @@
 """The requester: takes doorbells and WQEs of a QP, and performs all checks that do not need the peer."""
 
 from pgas.transports.hostloop.compiled import device
+from pgas.transports.mlx5 import wqe as w
 from pgas.transports.mlx5.contexts import Access
+from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.mlx5.doorbell import UAR_BF_BUFFER_SIZE
-from pgas.transports.mlx5.wqe import (
-    CTRL_FM_CE_SE,
-    CTRL_OPMOD_IDX_OPCODE,
-    CTRL_QPN_DS,
-    DS_MASK,
-    DS_PER_WQEBB,
-    DS_WAIT,
-    DUMP_DATA,
-    INLINE_HEADER,
-    INLINE_SEG,
-    OCTOWORD,
-    OPMOD_SHIFT,
-    QPN_SHIFT,
-    WQE_ATOMIC_DATA,
-    WQE_DATA,
-    WQE_IDX_MASK,
-    WQE_IDX_SHIFT,
-    WQE_MASKED_CS_8_DATA,
-    WQE_RADDR,
-    WQE_SEND_DATA,
-    WQE_WAIT,
-    WQEBB,
-    WQEBB_SHIFT,
-    Ce,
-    Fm,
-    Opcode,
-    Opmod,
-)
-from pgas.transports.mlx5.wqe import WAIT as WAIT_SEGMENT
+from pgas.transports.mlx5.wqe import Fm, Opcode, Opmod
 from pgas.transports.softhca import tables as t
-from pgas.transports.softhca.engine.ops import (
-    exchange,
-    load,
-    load_acquire,
-    load_be32,
-    load_be32_acquire,
-    load_be64,
-    load_published,
-    load_shared,
-    load_u8,
-    store,
-    swap32,
-)
-from pgas.transports.softhca.engine.states import (
-    ALONE,
-    CHECK_CONNECTION,
-    CHECK_CONTROL,
-    CHECK_FAULT,
-    CHECK_LENGTH,
-    CHECK_LKEY,
-    CHECK_SEGMENTS,
-    COMPLETE,
-    EXECUTE_DUMP,
-    LOCAL_LENGTH,
-    LOCAL_PROT,
-    LOCAL_QP_OP,
-    RECEIVES,
-    V_DS,
-    V_FENCE,
-    V_INDEX,
-    V_INJECTED,
-    V_INLINE,
-    V_LENGTH_ATOMIC,
-    V_LENGTH_MESSAGE,
-    V_LKEY_ACCESS,
-    V_LKEY_BOUNDS,
-    V_LKEY_PD,
-    V_LKEY_UNKNOWN,
-    V_OPCODE,
-    V_OPMOD,
-    V_OVERRUN,
-    V_QPN,
-    V_WAIT_CQ,
-    count,
-    fail,
-)
+from pgas.transports.softhca.engine import ops, states
+from pgas.transports.softhca.engine.ops import load, load_be32, load_be64, load_published, load_shared, load_u8, store, swap32
+from pgas.transports.softhca.engine.states import RECEIVES, count, fail
 from pgas.transports.softhca.engine.trace import trace
+from pgas.transports.softhca.syndromes import Vendor
 
-NOP, DUMP, WAIT = int(Opcode.NOP), int(Opcode.DUMP), int(Opcode.WAIT)
-WAIT_INDEX, WAIT_CQN = WQE_WAIT + WAIT_SEGMENT.byte("max_index"), WQE_WAIT + WAIT_SEGMENT.byte("qpn_or_cqn")
-WRITE, READ = int(Opcode.RDMA_WRITE), int(Opcode.RDMA_READ)
-WRITE_IMM, SEND, SEND_IMM = int(Opcode.RDMA_WRITE_IMM), int(Opcode.SEND), int(Opcode.SEND_IMM)
-CS, FA = int(Opcode.ATOMIC_CS), int(Opcode.ATOMIC_FA)
-MASKED_CS, MASKED_FA = int(Opcode.ATOMIC_MASKED_CS), int(Opcode.ATOMIC_MASKED_FA)
-MASKED_4, MASKED_8 = int(Opmod.MASKED_4), int(Opmod.MASKED_8)
-FM_LAST = int(Fm.FENCE_AND_INITIATOR_SMALL_FENCE)
-FM_MASK, CE_MASK = 7 << 5, int(Ce.ALWAYS_AND_EQE)
+WAIT_INDEX, WAIT_CQN = w.WQE_WAIT + w.WAIT.byte("max_index"), w.WQE_WAIT + w.WAIT.byte("qpn_or_cqn")
 LOCAL_WRITE = int(Access.LOCAL_WRITE)
 _WORD = 0xFFFF_FFFF
 
@@ -99,8 +23,8 @@ def rung(qp: int) -> int:
     """Return the register with a pending doorbell, 0 if there is none. A poll of a CTA reads past L1."""
     register, on_host, last = load_shared(qp + t.QP_REGISTER), load_shared(qp + t.QP_ON_HOST), load_shared(qp + t.QP_RUNG)
     if RECEIVES and load(qp + t.QP_BUFFERS) == t.SHARED:
-        ahead = (recorded(qp) - load(qp + t.QP_PRODUCER)) & WQE_IDX_MASK
-        return register if ahead != 0 and ahead < WQE_IDX_MASK - load(qp + t.QP_MASK) else 0
+        ahead = (recorded(qp) - load(qp + t.QP_PRODUCER)) & w.WQE_IDX_MASK
+        return register if ahead != 0 and ahead < w.WQE_IDX_MASK - load(qp + t.QP_MASK) else 0
     if RECEIVES and load(qp + t.QP_BUFFERS) != 0:
         for _ in range(load(qp + t.QP_BUFFERS)):
             if doorbell_qpn(load_shared(register)) == load(qp + t.QP_QPN):
@@ -116,13 +40,13 @@ def rung(qp: int) -> int:
 @device
 def doorbell_qpn(word: int) -> int:
     """Return the QPN of a doorbell."""
-    return swap32((word >> 32) & _WORD) >> QPN_SHIFT
+    return swap32((word >> 32) & _WORD) >> w.QPN_SHIFT
 
 
 @device
 def recorded(qp: int) -> int:
     """Return the send counter of a QP's doorbell record."""
-    return load_be32_acquire(load(qp + t.QP_DBR)) & WQE_IDX_MASK
+    return ops.load_be32_acquire(load(qp + t.QP_DBR)) & w.WQE_IDX_MASK
 
 
 @device
@@ -144,7 +68,7 @@ def take_doorbell(qp: int) -> int:
 @device
 def collect(register: int, on_host: int) -> int:
     """Return the word in a doorbell register, and clear the register unless a CPU rings it."""
-    return load_acquire(register) if on_host != 0 else exchange(register, 0)
+    return ops.load_acquire(register) if on_host != 0 else ops.exchange(register, 0)
 
 
 @device
@@ -167,21 +91,21 @@ def credit(qp: int, word: int, record: int) -> int:
 def announced(word: int) -> int:
     """Return the producer index of a doorbell: an empty WQEBB with ds 0, or the start of the last WQE with its ds. opmod is ignored."""
     idx_word, qpn_word = swap32(word & _WORD), swap32((word >> 32) & _WORD)
-    wqebbs = ((qpn_word & DS_MASK) + DS_PER_WQEBB - 1) // DS_PER_WQEBB
-    return ((idx_word >> WQE_IDX_SHIFT) + wqebbs) & WQE_IDX_MASK
+    wqebbs = ((qpn_word & w.DS_MASK) + w.DS_PER_WQEBB - 1) // w.DS_PER_WQEBB
+    return ((idx_word >> w.WQE_IDX_SHIFT) + wqebbs) & w.WQE_IDX_MASK
 
 
 @device
 def advance(qp: int, index: int, record: int) -> int:
     """Move the producer index to that of a doorbell or its record (doorbell.advance); return 1."""
     producer, depth = load(qp + t.QP_PRODUCER), load(qp + t.QP_MASK) + 1
-    by_ring, by_record = (index - producer) & WQE_IDX_MASK, (record - producer) & WQE_IDX_MASK
+    by_ring, by_record = (index - producer) & w.WQE_IDX_MASK, (record - producer) & w.WQE_IDX_MASK
     distance = 0
     if by_ring <= depth:
         distance = by_ring
         if by_record < by_ring or by_record > depth:
             count(qp + t.QP_STALE_RECORDS, 1)
-    elif by_ring <= WQE_IDX_MASK - depth:
+    elif by_ring <= w.WQE_IDX_MASK - depth:
         distance = depth + 1  # more than a queue ahead or behind: fetch reports an overrun
     elif not RECEIVES or load(qp + t.QP_BUFFERS) == 0:  # with two buffers the first doorbell may be seen last
         count(qp + t.QP_STALE_DOORBELLS, 1)
@@ -197,7 +121,7 @@ def fetch(hca: int, qp: int, work: int) -> int:
     index = load(qp + t.QP_CONSUMER)
     ring, mask = load(qp + t.QP_SQ), load(qp + t.QP_MASK)
     rung = load(qp + t.QP_PRODUCER) - index
-    first = ring + ((index & mask) << WQEBB_SHIFT)
+    first = ring + ((index & mask) << w.WQEBB_SHIFT)
     wqe = load(work + t.WORK_WQE)
     store(wqe, load(first))
     store(wqe + 8, load(first + 8))
@@ -205,18 +129,18 @@ def fetch(hca: int, qp: int, work: int) -> int:
     ds = load(work + t.WORK_DS)
     # Consume one WQEBB of a WQE whose size cannot be right.
     store(work + t.WORK_WQEBBS, max(1, min(wqebbs, rung)))
-    state = CHECK_CONTROL
+    state = states.CHECK_CONTROL
     if rung > mask + 1:
-        state = fail(work, LOCAL_QP_OP, V_OVERRUN)
+        state = fail(work, Syndrome.LOCAL_QP_OP_ERR, Vendor.OVERRUN)
     elif ds == 0 or wqebbs > rung:
-        state = fail(work, LOCAL_QP_OP, V_DS)
+        state = fail(work, Syndrome.LOCAL_QP_OP_ERR, Vendor.WQE_DS)
     else:
         for k in range(wqebbs):
-            block = ring + (((index + k) & mask) << WQEBB_SHIFT)
-            for offset in range(0, min(WQEBB, ds * OCTOWORD - k * WQEBB), 8):
-                store(wqe + k * WQEBB + offset, load(block + offset))
+            block = ring + (((index + k) & mask) << w.WQEBB_SHIFT)
+            for offset in range(0, min(w.WQEBB, ds * w.OCTOWORD - k * w.WQEBB), 8):
+                store(wqe + k * w.WQEBB + offset, load(block + offset))
     if load(hca + t.CTL_TRACE_KINDS) & t.TRACE_WQE:
-        trace(hca, qp, t.TRACE_WQE, index, wqe, max(1, ds) * OCTOWORD)
+        trace(hca, qp, t.TRACE_WQE, index, wqe, max(1, ds) * w.OCTOWORD)
     return state
 
 
@@ -224,34 +148,34 @@ def fetch(hca: int, qp: int, work: int) -> int:
 def begin(work: int, index: int) -> int:
     """Decode the control segment of the WQE at WORK_WQE into the work record; return the WQE's number of WQEBBs."""
     wqe = load(work + t.WORK_WQE)
-    idx_word = load_be32(wqe + CTRL_OPMOD_IDX_OPCODE)
-    ds = load_be32(wqe + CTRL_QPN_DS) & DS_MASK
+    idx_word = load_be32(wqe + w.CTRL_OPMOD_IDX_OPCODE)
+    ds = load_be32(wqe + w.CTRL_QPN_DS) & w.DS_MASK
     store(work + t.WORK_INDEX, index)
     store(work + t.WORK_OPCODE, idx_word & 0xFF)
-    store(work + t.WORK_OPMOD, idx_word >> OPMOD_SHIFT)
+    store(work + t.WORK_OPMOD, idx_word >> w.OPMOD_SHIFT)
     store(work + t.WORK_DS, ds)
-    store(work + t.WORK_CE, load_u8(wqe + CTRL_FM_CE_SE) & CE_MASK)
+    store(work + t.WORK_CE, load_u8(wqe + w.CTRL_FM_CE_SE) & w.CE_MASK)
     store(work + t.WORK_NBYTES, 0)
     store(work + t.WORK_WIDTH, 0)
     store(work + t.WORK_SEGMENTS, 0)
-    return (ds + DS_PER_WQEBB - 1) // DS_PER_WQEBB
+    return (ds + w.DS_PER_WQEBB - 1) // w.DS_PER_WQEBB
 
 
 @device
 def check_control(hca: int, qp: int, work: int) -> int:
     """Check that the control segment has this QP and this index: cheap, and catches most mistakes of a driver."""
     wqe = load(work + t.WORK_WQE)
-    idx_word = load_be32(wqe + CTRL_OPMOD_IDX_OPCODE)
-    if (idx_word >> WQE_IDX_SHIFT) & WQE_IDX_MASK != load(work + t.WORK_INDEX) & WQE_IDX_MASK:
-        return fail(work, LOCAL_QP_OP, V_INDEX)
-    if load_be32(wqe + CTRL_QPN_DS) >> QPN_SHIFT != load(qp + t.QP_QPN):
-        return fail(work, LOCAL_QP_OP, V_QPN)
+    idx_word = load_be32(wqe + w.CTRL_OPMOD_IDX_OPCODE)
+    if (idx_word >> w.WQE_IDX_SHIFT) & w.WQE_IDX_MASK != load(work + t.WORK_INDEX) & w.WQE_IDX_MASK:
+        return fail(work, Syndrome.LOCAL_QP_OP_ERR, Vendor.WQE_INDEX)
+    if load_be32(wqe + w.CTRL_QPN_DS) >> w.QPN_SHIFT != load(qp + t.QP_QPN):
+        return fail(work, Syndrome.LOCAL_QP_OP_ERR, Vendor.WQE_QPN)
     # Valid fence modes need no action: a WQE is executed after the earlier ones, whose data is in memory.
-    if load_u8(wqe + CTRL_FM_CE_SE) & FM_MASK > FM_LAST:
-        return fail(work, LOCAL_QP_OP, V_FENCE)
+    if load_u8(wqe + w.CTRL_FM_CE_SE) & w.FM_MASK > Fm.FENCE_AND_INITIATOR_SMALL_FENCE:
+        return fail(work, Syndrome.LOCAL_QP_OP_ERR, Vendor.WQE_FENCE)
     if load(hca + t.CTL_FAIL_COUNT) != 0:
-        return CHECK_FAULT
-    return CHECK_SEGMENTS
+        return states.CHECK_FAULT
+    return states.CHECK_SEGMENTS
 
 
 @device
@@ -262,52 +186,52 @@ def check_fault(hca: int, qp: int, work: int) -> int:
         left = load(hca + t.CTL_FAIL_COUNT) - 1
         store(hca + t.CTL_FAIL_COUNT, left)
         if left == 0:
-            return fail(work, load(hca + t.CTL_FAIL_SYNDROME), V_INJECTED)
-    return CHECK_SEGMENTS
+            return fail(work, load(hca + t.CTL_FAIL_SYNDROME), Vendor.INJECTED)
+    return states.CHECK_SEGMENTS
 
 
 @device
 def check_segments(hca: int, qp: int, work: int) -> int:
     """Find the segments of the opcode. opmod is the width of a masked atomic, else 0."""
     opcode, opmod = load(work + t.WORK_OPCODE), load(work + t.WORK_OPMOD)
-    if RECEIVES and opcode == WAIT and load(hca + t.CTL_CQS) != 0:
-        if load(work + t.WORK_DS) != DS_WAIT:
-            return fail(work, LOCAL_QP_OP, V_DS)
-        return COMPLETE if awaited(hca, qp, load(work + t.WORK_WQE)) != 0 else fail(work, LOCAL_QP_OP, V_WAIT_CQ)
-    data = WQE_DATA
+    if RECEIVES and opcode == Opcode.WAIT and load(hca + t.CTL_CQS) != 0:
+        if load(work + t.WORK_DS) != w.DS_WAIT:
+            return fail(work, Syndrome.LOCAL_QP_OP_ERR, Vendor.WQE_DS)
+        return states.COMPLETE if awaited(hca, qp, load(work + t.WORK_WQE)) != 0 else fail(work, Syndrome.LOCAL_QP_OP_ERR, Vendor.WAIT_CQ)
+    data = w.WQE_DATA
     width = 0
-    if opcode == NOP:
-        return COMPLETE  # with ds 1 or 2; the second octoword is ignored
-    if opcode == DUMP:
-        data = DUMP_DATA
-    elif opcode in (CS, FA):
-        data, width = WQE_ATOMIC_DATA, 8
-    elif opcode in (MASKED_CS, MASKED_FA):
-        if opmod == MASKED_4:
-            data, width = WQE_ATOMIC_DATA, 4
-        elif opmod == MASKED_8:
+    if opcode == Opcode.NOP:
+        return states.COMPLETE  # with ds 1 or 2; the second octoword is ignored
+    if opcode == Opcode.DUMP:
+        data = w.DUMP_DATA
+    elif opcode in (Opcode.ATOMIC_CS, Opcode.ATOMIC_FA):
+        data, width = w.WQE_ATOMIC_DATA, 8
+    elif opcode in (Opcode.ATOMIC_MASKED_CS, Opcode.ATOMIC_MASKED_FA):
+        if opmod == Opmod.MASKED_4:
+            data, width = w.WQE_ATOMIC_DATA, 4
+        elif opmod == Opmod.MASKED_8:
             width = 8
-            data = WQE_MASKED_CS_8_DATA if opcode == MASKED_CS else WQE_ATOMIC_DATA
+            data = w.WQE_MASKED_CS_8_DATA if opcode == Opcode.ATOMIC_MASKED_CS else w.WQE_ATOMIC_DATA
         else:
-            return fail(work, LOCAL_QP_OP, V_OPMOD)
+            return fail(work, Syndrome.LOCAL_QP_OP_ERR, Vendor.WQE_OPMOD)
         opmod = 0
-    elif opcode != WRITE and opcode != READ:
-        if not RECEIVES or opcode not in (SEND, SEND_IMM, WRITE_IMM):
-            return fail(work, LOCAL_QP_OP, V_OPCODE)
-        if opcode != WRITE_IMM:
-            data = WQE_SEND_DATA
+    elif opcode != Opcode.RDMA_WRITE and opcode != Opcode.RDMA_READ:
+        if not RECEIVES or opcode not in (Opcode.SEND, Opcode.SEND_IMM, Opcode.RDMA_WRITE_IMM):
+            return fail(work, Syndrome.LOCAL_QP_OP_ERR, Vendor.WQE_OPCODE)
+        if opcode != Opcode.RDMA_WRITE_IMM:
+            data = w.WQE_SEND_DATA
     if opmod != 0:
-        return fail(work, LOCAL_QP_OP, V_OPMOD)
-    end = load(work + t.WORK_DS) * OCTOWORD
-    if data > end or ((width != 0 or opcode == DUMP) and data + OCTOWORD != end):
-        return fail(work, LOCAL_QP_OP, V_DS)  # an atomic and a DUMP have one data segment, others any number, also 0
-    if opcode != DUMP:
-        store(work + t.WORK_RADDR, load_be64(load(work + t.WORK_WQE) + WQE_RADDR))
-        store(work + t.WORK_RKEY, load_be32(load(work + t.WORK_WQE) + WQE_RADDR + 8))
-    store(work + t.WORK_OPERANDS, WQE_DATA)
+        return fail(work, Syndrome.LOCAL_QP_OP_ERR, Vendor.WQE_OPMOD)
+    end = load(work + t.WORK_DS) * w.OCTOWORD
+    if data > end or ((width != 0 or opcode == Opcode.DUMP) and data + w.OCTOWORD != end):
+        return fail(work, Syndrome.LOCAL_QP_OP_ERR, Vendor.WQE_DS)  # an atomic and a DUMP have one data segment, others any number, also 0
+    if opcode != Opcode.DUMP:
+        store(work + t.WORK_RADDR, load_be64(load(work + t.WORK_WQE) + w.WQE_RADDR))
+        store(work + t.WORK_RKEY, load_be32(load(work + t.WORK_WQE) + w.WQE_RADDR + 8))
+    store(work + t.WORK_OPERANDS, w.WQE_DATA)
     store(work + t.WORK_DATA, data)
     store(work + t.WORK_WIDTH, width)
-    return CHECK_LKEY
+    return states.CHECK_LKEY
 
 
 @device
@@ -321,8 +245,8 @@ def awaited(hca: int, qp: int, wqe: int) -> int:
 @device
 def blocked(hca: int, qp: int) -> int:
     """Whether the next WQE is a WAIT whose CQE has not been written: number max_index of its CQ, from 0, as DOCA uses it."""
-    wqe = load(qp + t.QP_SQ) + ((load(qp + t.QP_CONSUMER) & load(qp + t.QP_MASK)) << WQEBB_SHIFT)
-    if load_be32(wqe + CTRL_OPMOD_IDX_OPCODE) & 0xFF != WAIT or load(hca + t.CTL_CQS) == 0:
+    wqe = load(qp + t.QP_SQ) + ((load(qp + t.QP_CONSUMER) & load(qp + t.QP_MASK)) << w.WQEBB_SHIFT)
+    if load_be32(wqe + w.CTRL_OPMOD_IDX_OPCODE) & 0xFF != Opcode.WAIT or load(hca + t.CTL_CQS) == 0:
         return 0
     cq = awaited(hca, qp, wqe)
     if cq == 0:
@@ -338,40 +262,42 @@ def check_lkey(hca: int, qp: int, work: int) -> int:
     """
     wqe = load(work + t.WORK_WQE)
     opcode, at = load(work + t.WORK_OPCODE), load(work + t.WORK_DATA)
-    end = load(work + t.WORK_DS) * OCTOWORD
-    needs = t.LOCAL_READ if opcode in (WRITE, DUMP) or (RECEIVES and opcode < READ) else LOCAL_WRITE  # below READ: WRITE and SEND
+    end = load(work + t.WORK_DS) * w.OCTOWORD
+    needs = LOCAL_WRITE
+    if opcode in (Opcode.RDMA_WRITE, Opcode.DUMP) or (RECEIVES and opcode < Opcode.RDMA_READ):  # below READ: WRITE and SEND
+        needs = t.LOCAL_READ
     total, segments = 0, 0
     while at < end:
         if segments == load(work + t.WORK_CAPACITY):
-            return ALONE
+            return states.ALONE
         byte_count = load_be32(wqe + at)
         pair = work + t.WORK_PAIRS + segments * t.SEGMENT_BYTES
-        if byte_count & INLINE_SEG:
-            nbytes = byte_count & ~INLINE_SEG
-            if (opcode >= READ if RECEIVES else opcode != WRITE) or at + INLINE_HEADER + nbytes > end:
-                return fail(work, LOCAL_QP_OP, V_INLINE)
-            store(pair, wqe + at + INLINE_HEADER)
-            at += (INLINE_HEADER + nbytes + OCTOWORD - 1) // OCTOWORD * OCTOWORD
+        if byte_count & w.INLINE_SEG:
+            nbytes = byte_count & ~w.INLINE_SEG
+            if (opcode >= Opcode.RDMA_READ if RECEIVES else opcode != Opcode.RDMA_WRITE) or at + w.INLINE_HEADER + nbytes > end:
+                return fail(work, Syndrome.LOCAL_QP_OP_ERR, Vendor.WQE_INLINE)
+            store(pair, wqe + at + w.INLINE_HEADER)
+            at += (w.INLINE_HEADER + nbytes + w.OCTOWORD - 1) // w.OCTOWORD * w.OCTOWORD
         else:
             nbytes = byte_count if byte_count else 1 << 31  # 0 is 2 GiB; rdma-core leaves empty segments out (providers/mlx5/qp.c)
             row = find_key(hca, load_be32(wqe + at + 4))
             offset = load_be64(wqe + at + 8) - load(row + t.MKEY_START)
             if load(row + t.MKEY_KEY) == 0:
-                return fail(work, LOCAL_PROT, V_LKEY_UNKNOWN)
+                return fail(work, Syndrome.LOCAL_PROT_ERR, Vendor.LKEY_UNKNOWN)
             if load(row + t.MKEY_PD) != load(qp + t.QP_PD):
-                return fail(work, LOCAL_PROT, V_LKEY_PD)
+                return fail(work, Syndrome.LOCAL_PROT_ERR, Vendor.LKEY_PD)
             if offset < 0 or nbytes > load(row + t.MKEY_NBYTES) - offset:
-                return fail(work, LOCAL_PROT, V_LKEY_BOUNDS)
+                return fail(work, Syndrome.LOCAL_PROT_ERR, Vendor.LKEY_BOUNDS)
             if load(row + t.MKEY_ACCESS) & needs != needs:
-                return fail(work, LOCAL_PROT, V_LKEY_ACCESS)
+                return fail(work, Syndrome.LOCAL_PROT_ERR, Vendor.LKEY_ACCESS)
             store(pair, load(row + t.MKEY_ADDRESS) + offset)
-            at += OCTOWORD
+            at += w.OCTOWORD
         store(pair + 8, nbytes)
         total += nbytes
         segments += 1
     store(work + t.WORK_SEGMENTS, segments)
     store(work + t.WORK_NBYTES, total)
-    return CHECK_LENGTH
+    return states.CHECK_LENGTH
 
 
 @device
@@ -379,12 +305,12 @@ def check_length(hca: int, qp: int, work: int) -> int:
     """Check the message's length against qpc.log_msg_max, and an atomic's data segment against the operand's size (Local Length Error)."""
     width, nbytes = load(work + t.WORK_WIDTH), load(work + t.WORK_NBYTES)
     if width != 0 and nbytes != width:
-        return fail(work, LOCAL_LENGTH, V_LENGTH_ATOMIC)
+        return fail(work, Syndrome.LOCAL_LENGTH_ERR, Vendor.LENGTH_ATOMIC)
     if nbytes > 1 << load(qp + t.QP_LOG_MSG_MAX):
-        return fail(work, LOCAL_LENGTH, V_LENGTH_MESSAGE)
-    if load(work + t.WORK_OPCODE) == DUMP:
-        return EXECUTE_DUMP
-    return CHECK_CONNECTION
+        return fail(work, Syndrome.LOCAL_LENGTH_ERR, Vendor.LENGTH_MESSAGE)
+    if load(work + t.WORK_OPCODE) == Opcode.DUMP:
+        return states.EXECUTE_DUMP
+    return states.CHECK_CONNECTION
 
 
 @device

@@ -7,55 +7,15 @@ as "transport retry counter exceeded", at once: no packets are lost, so retries 
 from pgas.base.backend import SIMULATOR
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.mlx5.contexts import Access
+from pgas.transports.mlx5.cqe import Syndrome
+from pgas.transports.mlx5.wqe import Opcode
 from pgas.transports.softhca import tables as t
+from pgas.transports.softhca.engine import ops, states
 from pgas.transports.softhca.engine.late import deliver_late, fetch_late, place_all_of, place_touched
-from pgas.transports.softhca.engine.ops import (
-    YIELDS,
-    add_relaxed,
-    compare_swap_atomic,
-    copy,
-    fence,
-    idle,
-    load,
-    load_atomic,
-    load_be32,
-    load_be64,
-    store,
-    store_atomic,
-    store_u32,
-    swap32,
-    swap64,
-)
-from pgas.transports.softhca.engine.requester import CS, FA, MASKED_FA, READ, WRITE, WRITE_IMM, find_key
-from pgas.transports.softhca.engine.states import (
-    CHECK_ALIGNMENT,
-    CHECK_OP_VALID,
-    CHECK_RECEIVE,
-    CHECK_RKEY,
-    COMPLETE,
-    DELAYS_DATA,
-    EXECUTE_ATOMIC,
-    EXECUTE_READ,
-    EXECUTE_WRITE,
-    RECEIVES,
-    REMOTE_ACCESS,
-    REMOTE_INVAL_REQ,
-    RETRY_EXC,
-    V_MISALIGNED,
-    V_NO_RESPONDER,
-    V_OP_DISABLED,
-    V_RESPONDER_PEER,
-    V_RESPONDER_PSN,
-    V_RESPONDER_STATE,
-    V_RKEY_ACCESS,
-    V_RKEY_BOUNDS,
-    V_RKEY_PD,
-    V_RKEY_UNKNOWN,
-    fail,
-    random,
-    refuse,
-    state_of,
-)
+from pgas.transports.softhca.engine.ops import copy, load, load_be32, load_be64, store, store_u32, swap32, swap64
+from pgas.transports.softhca.engine.requester import find_key
+from pgas.transports.softhca.engine.states import DELAYS_DATA, RECEIVES, fail, random, refuse, state_of
+from pgas.transports.softhca.syndromes import Vendor
 
 REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC = int(Access.REMOTE_WRITE), int(Access.REMOTE_READ), int(Access.REMOTE_ATOMIC)
 
@@ -70,29 +30,29 @@ def check_connection(hca: int, qp: int, work: int) -> int:
     peer = load(hca + t.CTL_QPS) + (number & t.QP_ROWS_MASK) * t.QP_ROW
     state = state_of(peer)
     if load(peer + t.QP_QPN) != number or number == 0:
-        return fail(work, RETRY_EXC, V_NO_RESPONDER)
+        return fail(work, Syndrome.TRANSPORT_RETRY_EXC_ERR, Vendor.NO_RESPONDER)
     if state != t.RTR and state != t.RTS:
-        return fail(work, RETRY_EXC, V_RESPONDER_STATE)
+        return fail(work, Syndrome.TRANSPORT_RETRY_EXC_ERR, Vendor.RESPONDER_STATE)
     if load(peer + t.QP_REMOTE_QPN) != load(qp + t.QP_QPN):
-        return fail(work, RETRY_EXC, V_RESPONDER_PEER)
+        return fail(work, Syndrome.TRANSPORT_RETRY_EXC_ERR, Vendor.RESPONDER_PEER)
     if load(peer + t.QP_RECV_PSN) != load(qp + t.QP_SEND_PSN):
-        return fail(work, RETRY_EXC, V_RESPONDER_PSN)
+        return fail(work, Syndrome.TRANSPORT_RETRY_EXC_ERR, Vendor.RESPONDER_PSN)
     store(work + t.WORK_RESPONDER, peer)
-    return CHECK_OP_VALID
+    return states.CHECK_OP_VALID
 
 
 @device
 def check_op_valid(hca: int, qp: int, work: int) -> int:
     """Check that the QP allows the operation: qpc.rwe, rre, rae (rxe_resp.c check_op_valid: NAK invalid request). SEND always may."""
     opcode = load(work + t.WORK_OPCODE)
-    needs = t.OP_WRITE if opcode == WRITE else t.OP_READ if opcode == READ else t.OP_ATOMIC
-    if RECEIVES and WRITE < opcode < READ:
-        if opcode != WRITE_IMM:
-            return CHECK_RECEIVE
+    needs = t.OP_WRITE if opcode == Opcode.RDMA_WRITE else t.OP_READ if opcode == Opcode.RDMA_READ else t.OP_ATOMIC
+    if RECEIVES and Opcode.RDMA_WRITE < opcode < Opcode.RDMA_READ:
+        if opcode != Opcode.RDMA_WRITE_IMM:
+            return states.CHECK_RECEIVE
         needs = t.OP_WRITE
     if load(load(work + t.WORK_RESPONDER) + t.QP_ACCESS) & needs == 0:
-        return refuse(work, REMOTE_INVAL_REQ, V_OP_DISABLED)
-    return CHECK_RKEY
+        return refuse(work, Syndrome.REMOTE_INVAL_REQ_ERR, Vendor.OP_DISABLED)
+    return states.CHECK_RKEY
 
 
 @device
@@ -103,32 +63,33 @@ def check_rkey(hca: int, qp: int, work: int) -> int:
     """
     opcode, nbytes = load(work + t.WORK_OPCODE), load(work + t.WORK_NBYTES)
     if nbytes == 0:
-        return CHECK_RECEIVE if RECEIVES and opcode == WRITE_IMM else COMPLETE
-    needs = REMOTE_WRITE if opcode == WRITE or (RECEIVES and opcode == WRITE_IMM) else REMOTE_READ if opcode == READ else REMOTE_ATOMIC
+        return states.CHECK_RECEIVE if RECEIVES and opcode == Opcode.RDMA_WRITE_IMM else states.COMPLETE
+    writes = opcode == Opcode.RDMA_WRITE or (RECEIVES and opcode == Opcode.RDMA_WRITE_IMM)
+    needs = REMOTE_WRITE if writes else REMOTE_READ if opcode == Opcode.RDMA_READ else REMOTE_ATOMIC
     row = find_key(hca, load(work + t.WORK_RKEY))
     offset = load(work + t.WORK_RADDR) - load(row + t.MKEY_START)
     if load(row + t.MKEY_KEY) == 0:
-        return refuse(work, REMOTE_ACCESS, V_RKEY_UNKNOWN)
+        return refuse(work, Syndrome.REMOTE_ACCESS_ERR, Vendor.RKEY_UNKNOWN)
     if load(row + t.MKEY_PD) != load(load(work + t.WORK_RESPONDER) + t.QP_PD):
-        return refuse(work, REMOTE_ACCESS, V_RKEY_PD)
+        return refuse(work, Syndrome.REMOTE_ACCESS_ERR, Vendor.RKEY_PD)
     if offset < 0 or nbytes > load(row + t.MKEY_NBYTES) - offset:
-        return refuse(work, REMOTE_ACCESS, V_RKEY_BOUNDS)
+        return refuse(work, Syndrome.REMOTE_ACCESS_ERR, Vendor.RKEY_BOUNDS)
     if load(row + t.MKEY_ACCESS) & needs == 0:
-        return refuse(work, REMOTE_ACCESS, V_RKEY_ACCESS)
+        return refuse(work, Syndrome.REMOTE_ACCESS_ERR, Vendor.RKEY_ACCESS)
     store(work + t.WORK_REMOTE, load(row + t.MKEY_ADDRESS) + offset)
-    if opcode == WRITE:
-        return EXECUTE_WRITE
-    if opcode == READ:
-        return EXECUTE_READ
-    return CHECK_RECEIVE if RECEIVES and opcode == WRITE_IMM else CHECK_ALIGNMENT
+    if opcode == Opcode.RDMA_WRITE:
+        return states.EXECUTE_WRITE
+    if opcode == Opcode.RDMA_READ:
+        return states.EXECUTE_READ
+    return states.CHECK_RECEIVE if RECEIVES and opcode == Opcode.RDMA_WRITE_IMM else states.CHECK_ALIGNMENT
 
 
 @device
 def check_alignment(hca: int, qp: int, work: int) -> int:
     """Check that an atomic's address is aligned (rxe_resp.c atomic_reply: RESPST_ERR_MISALIGNED_ATOMIC, NAK invalid request)."""
     if load(work + t.WORK_RADDR) & (load(work + t.WORK_WIDTH) - 1):
-        return refuse(work, REMOTE_INVAL_REQ, V_MISALIGNED)
-    return EXECUTE_ATOMIC
+        return refuse(work, Syndrome.REMOTE_INVAL_REQ_ERR, Vendor.MISALIGNED)
+    return states.EXECUTE_ATOMIC
 
 
 @device
@@ -142,7 +103,7 @@ def execute_write(hca: int, qp: int, work: int) -> int:
             pair = work + t.WORK_PAIRS + i * t.SEGMENT_BYTES
             deliver_late(hca, load(peer + t.QP_PE), 0, remote, load(pair), load(pair + 8))
             remote += load(pair + 8)
-    return COMPLETE
+    return states.COMPLETE
 
 
 @device
@@ -183,7 +144,7 @@ def execute_read(hca: int, qp: int, work: int) -> int:
             pair = work + t.WORK_PAIRS + i * t.SEGMENT_BYTES
             fetch_late(hca, qp, load(pair), remote, load(pair + 8))
             remote += load(pair + 8)
-    return COMPLETE
+    return states.COMPLETE
 
 
 @device
@@ -201,9 +162,9 @@ def read_segments(hca: int, qp: int, work: int) -> int:
 def execute_atomic(hca: int, qp: int, work: int) -> int:
     """Update the operand and write the old value, after all earlier WQEs."""
     if not SIMULATOR:  # there the update itself is ordered
-        fence()
+        ops.fence()
     update(hca, qp, work)
-    return COMPLETE
+    return states.COMPLETE
 
 
 @device
@@ -213,18 +174,18 @@ def update(hca: int, qp: int, work: int) -> int:
     opcode, operands = load(work + t.WORK_OPCODE), load(work + t.WORK_WQE) + load(work + t.WORK_OPERANDS)
     place_touched(hca, remote, width)
     while True:
-        if opcode == FA and load(hca + t.CTL_ATOMICS_SPLIT) == 0:
-            old = add_relaxed(remote, load_be64(operands))
+        if opcode == Opcode.ATOMIC_FA and load(hca + t.CTL_ATOMICS_SPLIT) == 0:
+            old = ops.add_relaxed(remote, load_be64(operands))
             break
-        old = load_atomic(remote, width)
+        old = ops.load_atomic(remote, width)
         new = updated(opcode, width, operands, old)
         if load(hca + t.CTL_ATOMICS_SPLIT) != 0:
             # As on a card whose atomics and those of the SMs do not see each other: a gap between read and write, long
             # enough for a PE to run in it.
-            idle(YIELDS)
-            store_atomic(remote, new, width)
+            ops.idle(ops.YIELDS)
+            ops.store_atomic(remote, new, width)
             break
-        if compare_swap_atomic(remote, old, new, width) == old:
+        if ops.compare_swap_atomic(remote, old, new, width) == old:
             break
     # The WQE's copy has no further use: the result goes through it, so that any alignment of the local address will do.
     result = load(work + t.WORK_WQE)
@@ -245,18 +206,18 @@ def update(hca: int, qp: int, work: int) -> int:
 def updated(opcode: int, width: int, operands: int, old: int) -> int:
     """Return a value after an atomic."""
     if width == 4:
-        if opcode == MASKED_FA:
+        if opcode == Opcode.ATOMIC_MASKED_FA:
             return add_in_fields(old, load_be32(operands), load_be32(operands + 4)) & 0xFFFF_FFFF
         swap, compare = load_be32(operands), load_be32(operands + 4)
         swap_mask, compare_mask = load_be32(operands + 8), load_be32(operands + 12)
     else:
         swap, compare = load_be64(operands), load_be64(operands + 8)
-        if opcode == FA:
+        if opcode == Opcode.ATOMIC_FA:
             return old + swap
-        if opcode == MASKED_FA:
+        if opcode == Opcode.ATOMIC_MASKED_FA:
             return add_in_fields(old, swap, compare)
         swap_mask = compare_mask = -1
-        if opcode != CS:
+        if opcode != Opcode.ATOMIC_CS:
             swap_mask, compare_mask = load_be64(operands + 16), load_be64(operands + 24)
     if (old ^ compare) & compare_mask:
         return old

@@ -7,10 +7,8 @@ record, the QP's row and the work record (tables.WORK_*); it returns the next st
 from pgas.base import config
 from pgas.base.backend import SIMULATOR
 from pgas.transports.hostloop.compiled import device
-from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine.ops import load, load_published, store
-from pgas.transports.softhca.syndromes import Vendor
 
 (
     # requester
@@ -50,24 +48,6 @@ RECEIVES = SIMULATOR and config.read("PGAS_ENGINE") != "cuda"
 
 #: Whether data can be late (late.py): only in the simulator, as it would double the kernel's code.
 DELAYS_DATA = SIMULATOR
-
-#: As plain ints, for compiled code.
-LOCAL_LENGTH = int(Syndrome.LOCAL_LENGTH_ERR)
-LOCAL_QP_OP = int(Syndrome.LOCAL_QP_OP_ERR)
-LOCAL_PROT = int(Syndrome.LOCAL_PROT_ERR)
-WR_FLUSH = int(Syndrome.WR_FLUSH_ERR)
-REMOTE_INVAL_REQ = int(Syndrome.REMOTE_INVAL_REQ_ERR)
-REMOTE_ACCESS = int(Syndrome.REMOTE_ACCESS_ERR)
-REMOTE_OP = int(Syndrome.REMOTE_OP_ERR)
-RNR_RETRY_EXC = int(Syndrome.RNR_RETRY_EXC_ERR)
-RETRY_EXC = int(Syndrome.TRANSPORT_RETRY_EXC_ERR)
-
-(
-    V_INJECTED, V_INDEX, V_QPN, V_DS, V_OPCODE, V_OPMOD, V_FENCE, V_INLINE, V_OVERRUN, V_CQ_OVERRUN, V_LENGTH_ATOMIC, V_LENGTH_MESSAGE,
-    V_LKEY_UNKNOWN, V_LKEY_PD, V_LKEY_BOUNDS, V_LKEY_ACCESS, V_RKEY_UNKNOWN, V_RKEY_PD, V_RKEY_BOUNDS, V_RKEY_ACCESS, V_MISALIGNED,
-    V_OP_DISABLED, V_NO_RESPONDER, V_RESPONDER_STATE, V_RESPONDER_PEER, V_RESPONDER_PSN, V_NO_RECEIVE_QUEUE, V_NOT_READY,
-    V_RECEIVE_OVERRUN, V_RECEIVE_LENGTH, V_RECEIVE_LKEY, V_WAIT_CQ,
-) = (int(vendor) for vendor in Vendor if vendor is not Vendor.NONE)  # fmt: skip
 
 
 @device
