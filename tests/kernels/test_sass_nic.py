@@ -216,7 +216,7 @@ def test_wqes_are_stored_by_octowords(name):
 FETCHING = """
 import json, sys
 from pgas import sass
-from pgas.perftests.sass import KERNELS
+from sass import KERNELS
 
 sass.configure("ibgda", big_endian=True)
 built = sass.build_all({name: KERNELS[name] for name in json.loads(sys.argv[1])})
@@ -227,7 +227,8 @@ json.dump({name: b.ptx for name, b in built.items()}, sys.stdout)
 def test_old_values_of_a_card_that_returns_them_big_endian():
     """4 bytes are big-endian from every card, 8 from this one."""
     kernels = ("atomic_fetch_add", "atomic_fetch_add_int32")
-    done = subprocess.run([sys.executable, "-c", FETCHING, json.dumps(kernels)], capture_output=True, text=True, timeout=LIMIT, check=False)
+    command, environment = [sys.executable, "-c", FETCHING, json.dumps(kernels)], {**os.environ, "PYTHONPATH": TOOLS}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 0, done.stderr
     usual = {name: built("ibgda")[name]["ptx"] for name in kernels}
     for name, nbytes in zip(kernels, (8, 4), strict=True):
