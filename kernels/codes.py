@@ -1,4 +1,4 @@
-"""Numbers that users, kernels and the host share. The names of operations are in operation.py."""
+"""Numbers that users, kernels, and the host share. The names of operations are in operation.py."""
 
 from enum import IntEnum
 
@@ -6,7 +6,7 @@ __all__ = ["CONSTANTS", "OPERATIONS", "Comparison", "Reduction", "Request", "Sig
 
 
 class Comparison(IntEnum):
-    """Conditions of wait_until, with NVSHMEM's and OpenSHMEM's order."""
+    """Conditions of wait_until, in the order of NVSHMEM and OpenSHMEM."""
 
     EQ = 0
     NE = 1
@@ -24,7 +24,7 @@ class SignalOp(IntEnum):
 
 
 class Reduction(IntEnum):
-    """Operations of reduce, reducescatter and scan (OpenSHMEM 1.5, "SHMEM_REDUCTIONS")."""
+    """Operations of reduce, reducescatter, and scans (OpenSHMEM 1.5, "SHMEM_REDUCTIONS")."""
 
     SUM = 0
     PROD = 1
@@ -35,10 +35,10 @@ class Reduction(IntEnum):
     XOR = 6
 
 
-#: By name: each operation in a type of its own, so that a kernel's compiler sees which one a call has.
+#: Operations by name, each with its own type, so that the compiler of a kernel can tell which operation a call uses.
 OPERATIONS: dict[str, IntEnum] = {op.name: IntEnum(op.name, {op.name: int(op)})(int(op)) for op in Reduction}  # type: ignore[operator]
 
-#: Types of the constants for op and cmp, and what messages call a constant of each.
+#: Types of the constants for op and cmp, and the name of each in messages.
 CONSTANTS: dict[type[IntEnum], str] = {
     Comparison: "a constant for cmp",
     SignalOp: "a constant for signals",
@@ -47,7 +47,7 @@ CONSTANTS: dict[type[IntEnum], str] = {
 
 
 class Update(IntEnum):
-    """Kinds of atomic update (OpenSHMEM 1.5, "Atomic Memory Operations"). set is a SWAP whose old value is dropped, inc adds 1."""
+    """Kinds of atomic update (OpenSHMEM 1.5, "Atomic Memory Operations"). set is a SWAP whose old value is discarded; inc adds 1."""
 
     KEEP = 0  #: an atomic read
     ADD = 1
@@ -67,7 +67,7 @@ class Request(IntEnum):
     READ = 1  #: nbytes from remote to local
     STORE = 2  #: an element of nbytes, in value and second, to remote
     ADD = 3  #: value to the nbytes at remote
-    COMPARE_SWAP = 4  #: value to the nbytes at remote if they equal second
+    COMPARE_SWAP = 4  #: value to the nbytes at remote, if they equal second
     SIGNAL_SET = 5  #: WRITE unless nbytes is 0, then value to the signal word at second
     SIGNAL_ADD = 6  #: WRITE unless nbytes is 0, then value is added to the signal word at second
     SWAP = 7  #: value to the nbytes at remote

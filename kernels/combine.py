@@ -1,4 +1,4 @@
-"""New values of atomic updates that a path makes by compare-and-swap, as it has no instruction or request for them."""
+"""New values of atomic updates that a path performs by compare-and-swap, because it has no instruction or request for them."""
 
 import functools
 from typing import Any

@@ -1,4 +1,4 @@
-"""Operations in error records and hang reports: their numbers, their prepositions, the names of their operands."""
+"""Operations in error records and hang reports: their numbers, their prepositions, and the names of their operands."""
 
 __all__ = ["COLLECTIVES", "ELEMENT", "LOCAL", "NAMES", "SYMMETRIC", "number", "operand", "position", "preposition"]
 
@@ -21,8 +21,8 @@ NAMES = (
     "team_my_pe", "team_n_pes", "team_translate_pe", *(name + scope for name in COLLECTIVES for scope in ("", "_warp", "_block")),
 )  # fmt: skip
 
-#: The operand that an error record is about: the array on the symmetric heap, the other array, or the array of which the operation
-#: names an element. wait_until_all and its like have ivars, indices, status and values instead, in this order.
+#: Operand that an error record is about: the array on the symmetric heap, the other array, or the array of which the operation names an
+#: element. wait_until_all and similar functions have ivars, indices, status, and values instead, in this order.
 SYMMETRIC, LOCAL, ELEMENT = 0, 1, 2
 
 _TO, _FROM = ("put", "put_nbi", "put_signal", "put_signal_nbi", "iput", "p"), ("get", "get_nbi", "iget", "g")
@@ -45,7 +45,7 @@ def position(name: str, argument: str) -> int:
 
 
 def operand(name: str, which: int) -> str:
-    """Return the operation's name of the operand that a record is about."""
+    """Return the name that the operation gives to the operand that a record is about."""
     names = _operands(_plain(name))
     return names[min(which, len(names) - 1)]
 

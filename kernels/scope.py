@@ -1,8 +1,8 @@
-"""Scopes: the threads that call an operation together. Names end in nothing, ``_warp`` or ``_block`` (NVSHMEM's thread groups).
+"""Scopes: the threads that call an operation together: a thread, a warp (``_warp``), or a block (``_block``), like NVSHMEM's thread groups.
 
-All threads of the warp or block call the operation with the same arguments, and none may have returned; each takes a share. The operation
-synchronizes them on entry: what any of them wrote to the source is copied. Its blocking form does so again on return: any of them may
-reuse the source.
+All threads of the warp or block must call the operation with the same arguments; none may have returned. Each does part of the work. The
+operation synchronizes them on entry, so that it copies what any of them wrote to the source. Its blocking form synchronizes them again on
+return, so that any of them may reuse the source.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ __all__ = ["BLOCK", "THREAD", "WARP", "Scope"]
 
 @dataclass(frozen=True)
 class Scope:
-    """The caller is thread rank() of size() threads; sync() waits for all of them."""
+    """Threads that make one call: the caller is thread rank() of size() threads, and sync() waits for all of them."""
 
     suffix: str
     rank: Any
@@ -27,7 +27,7 @@ class Scope:
     sync: Any
 
     def entry(self, name: str) -> Any:
-        """Return the sync() at the start of operation ``name``. In the simulator it refuses a warp or block that is not complete."""
+        """Return the sync() at the start of operation ``name``. In the simulator it rejects a warp or block that is not complete."""
         if not SIMULATOR or not self.suffix:
             return self.sync
         meet = engine.whole_warp if self.suffix == "_warp" else engine.whole_block

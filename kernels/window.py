@@ -1,13 +1,13 @@
-"""The window: PE p's slot is mapped at ``BASE + p * STRIDE`` in every PE that can reach it, itself included.
+"""The window: PE p's slot is mapped at ``BASE + p * STRIDE`` in every PE that can access it, including itself.
 
-The addresses of an object on two PEs differ only in the PE's number in the upper bits, so no table is needed to go from one to the
-other. A slot is::
+The addresses of an object on two PEs differ only in the PE number in the upper bits, so that no table is needed to translate them. A slot
+is::
 
     offset 0                    nothing: a hole, where an underrun faults
     HEAP_OFFSET - team memory   flags and staging of teams (layout.py); its size is computed at init (pgas/job/memory/teams.py)
     HEAP_OFFSET                 the symmetric heap
 
-STRIDE and TRANSPORT are fixed by the first init of a process (``freeze``), because compiled code contains them.
+The first init() in a process fixes STRIDE and TRANSPORT (``freeze``), because they are compiled into kernels.
 """
 
 from collections.abc import Mapping
@@ -19,30 +19,30 @@ from pgas.kernels.compiler import constant, device, ptx, u32, u64
 
 __all__ = ["Constants", "constants", "freeze", "learn", "remote", "slot"]
 
-#: The first slot. Reservations of 64 MiB and more get this address; the range above it was free in every process tried.
+#: Address of the first slot. Reservations of 64 MiB and more get this address; the range above it was free in every process tested.
 BASE = 0x6000_0000_0000
 
-#: log2 of the distance between slots: 2^38 for GPUs of up to 256 GiB, else 2^39.
+#: log2 of the distance between slots, which is 2^38 for GPUs of up to 256 GiB, otherwise 2^39.
 SMALL_STRIDE_SHIFT = STRIDE_SHIFT = 38
 
-#: The heap of a slot. Team memory ends here, so heap and team memory are one segment and one memory region of a NIC.
+#: Offset of the heap in a slot. Team memory ends here, so that heap and team memory are one segment and one memory region of a NIC.
 HEAP_OFFSET = 4 << 30
 
-#: The queues of a slot, behind any heap: send queues, completion queues, doorbell records and landing cells of the NIC transports.
+#: Offset of the queues in a slot, above the largest possible heap: send queues, completion queues, doorbell records, and landing cells.
 QUEUE_OFFSET = (1 << STRIDE_SHIFT) - (8 << 30)
 
-#: Doorbells that a CPU rings for kernels (transports/ibgda/doorbells.py), in the host's memory behind the queues.
+#: Offset of the doorbells that a CPU rings on behalf of kernels (transports/ibgda/doorbells.py), in host memory after the queues.
 DOORBELL_OFFSET = QUEUE_OFFSET + (8 << 30) - (64 << 20)
 
-#: Private memory of a process, which begins with the state page (layout.py). Bit 31 of its addresses is 0: ptxas makes such a constant in
-#: two instructions, others in five.
+#: Address of a process's private memory, which begins with the state page (layout.py). Bit 31 of its addresses is 0, because ptxas needs
+#: two instructions for such a constant and five for others.
 PRIVATE = STATE = BASE - (4 << 30)
 PRIVATE_SIZE = 1 << 30
 STATE_SIZE = 2 << 20
 
 
 class Described(Protocol):
-    """The attributes of a transport (transports/registry.py) that this module reads."""
+    """Attributes of a transport (transports/registry.py) that this module reads."""
 
     name: str
     path: str
@@ -54,29 +54,29 @@ class Described(Protocol):
 
 @dataclass(frozen=True)
 class Constants:
-    """What compiled code of this process depends on; part of the key of the disk cache."""
+    """Constants that compiled code of this process depends on; part of the key of the disk cache."""
 
     base: int
     stride_shift: int
     transport: str
-    path: str  #: module of the transport's device functions
-    maps_peers: bool  #: whether kernels reach peers' memory by address
+    path: str  #: module with the transport's device functions
+    maps_peers: bool  #: whether kernels access peers' memory by address
     check: bool
     num_qps: int = 0  #: queue pairs to each PE (NIC transports)
     map_by: str = ""  #: one of SHARERS (NIC transports)
-    depth: int = 0  #: WQEBBs in a send queue
-    batch: int = 0  #: WQEBBs after which the doorbell is rung although more are reserved
-    ring: int = 0  #: requests in the ring of the proxy thread (ibrc)
-    far_path: str = ""  #: module of the path through a NIC, in a job that has two paths
-    near_in_row: bool = True  #: with two paths: whether each PE is near to PEs with consecutive numbers
-    atomics_by_peers: bool = False  #: with two paths: whether SMs perform the atomics of near PEs (PGAS_AMO=peer)
-    settles: bool = False  #: whether kernels settle what a NIC writes here (PGAS_NIC_ORDERING, paths/transport.py)
+    depth: int = 0  #: number of WQEBBs in a send queue
+    batch: int = 0  #: number of WQEBBs after which the doorbell is rung even if more are reserved
+    ring: int = 0  #: number of requests in the proxy thread's ring (ibrc)
+    far_path: str = ""  #: module of the path through a NIC, in a job with two transports
+    near_in_row: bool = True  #: with two transports: whether the near PEs of each PE have consecutive numbers
+    atomics_by_peers: bool = False  #: with two transports: whether SMs perform atomics on near PEs (PGAS_AMO=peer)
+    settles: bool = False  #: whether kernels settle NIC writes (PGAS_NIC_ORDERING, paths/transport.py)
     big_endian: bool | None = None  #: whether the NIC returns old values of 8 bytes big-endian; None before learn()
-    ll_bytes: int = 0  #: bytes that a member of a team sends to another through staging, at most (PGAS_LL_BYTES)
+    ll_bytes: int = 0  #: maximum number of bytes that a member sends to another through staging (PGAS_LL_BYTES)
 
     @classmethod
     def of(cls, requested: Mapping[str, Any], transport: Described, largest_gpu: int, *, near_in_row: bool = True) -> "Constants":
-        """Return what a job's variables, its transport, its largest GPU (bytes of memory) and its machines ask for."""
+        """Return the constants for a job's variables, its transport, its largest GPU (bytes of memory), and its nodes."""
         shift = SMALL_STRIDE_SHIFT if largest_gpu <= 1 << SMALL_STRIDE_SHIFT else SMALL_STRIDE_SHIFT + 1
         check = "check" in requested["PGAS_DEBUG"]
         return cls(
@@ -96,10 +96,10 @@ _frozen: Constants | None = None
 
 
 def freeze(wanted: Constants) -> None:
-    """Fix the constants that code is compiled with.
+    """Fix the constants with which code is compiled.
 
     Raises:
-        PgasError: an earlier init of this process fixed other ones; kernels may already contain them.
+        PgasError: an earlier init() of this process fixed different ones, which kernels may already contain.
     """
     global \
         _frozen, \
@@ -118,7 +118,7 @@ def freeze(wanted: Constants) -> None:
         sharer, \
         NEAR_IN_ROW
     if _frozen is not None and wanted.big_endian is None:
-        wanted = replace(wanted, big_endian=_frozen.big_endian)  # its own NIC is still to say so
+        wanted = replace(wanted, big_endian=_frozen.big_endian)  # unknown until its own NIC is open
     if _frozen is not None and _frozen != wanted:
         changed = [f"{k} was {v!r}, now {getattr(wanted, k)!r}" for k, v in vars(_frozen).items() if v != getattr(wanted, k)]
         raise PgasError(f"pgas was initialised with another configuration before in this process ({'; '.join(changed)}): start a new one")
@@ -133,7 +133,7 @@ def freeze(wanted: Constants) -> None:
 
 
 def learn(*, big_endian: bool) -> None:
-    """Add to the frozen constants what only an open NIC tells, before this process compiles a kernel. Errors are those of freeze."""
+    """Add to the frozen constants what only an open NIC tells, before this process compiles a kernel. Raises the errors of freeze()."""
     global _frozen
     wanted = replace(constants(), big_endian=big_endian)
     if constants().big_endian is None:
@@ -152,7 +152,7 @@ def constants() -> Constants:
     return _frozen
 
 
-#: For device code, which is compiled after freeze(): ``window.DEPTH`` in a device function is a constant of its instructions.
+#: Constants for device code, which is compiled after freeze(): ``window.DEPTH`` in a device function becomes an immediate operand.
 _BASE = constant(BASE)
 OFFSET_MASK = constant((1 << STRIDE_SHIFT) - 1)
 SHIFT = constant(STRIDE_SHIFT)
@@ -180,6 +180,7 @@ def warp_number():
     return u32(ptx.block_rank() * ((ptx.block_size() + u32(31)) // u32(32)) + ptx.thread_rank() // u32(32))
 
 
-#: By Constants.map_by: returns the number of the cta, SM or warp whose threads share a queue pair. sharer: the one for this process.
+#: Functions by Constants.map_by that return the number of the CTA, SM, or warp whose threads share a queue pair. sharer: this process's
+#: one.
 SHARERS = {"cta": ptx.block_rank, "sm": ptx.smid, "warp": warp_number}
 sharer = ptx.block_rank

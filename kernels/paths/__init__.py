@@ -1,1 +1,1 @@
-"""The device side of the transports: p2p, ibgda and ibrc are modules of one shape; two.py joins p2p and one of the others."""
+"""Device side of the transports: p2p, ibgda, and ibrc are modules with the same functions; two.py combines p2p with one of the others."""

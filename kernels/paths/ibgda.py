@@ -1,13 +1,14 @@
-"""The ibgda path: kernels build WQEs, ring the NIC and poll its completion queue; no CPU takes part.
+"""The ibgda path: kernels build WQEs, ring the NIC's doorbell, and poll its completion queue; no CPU is involved.
 
-Active lanes of a warp that use the same queue form a group, which reserves and rings once. If the elements of every group are contiguous,
-p posts one WQE per group, and g does so if all active lanes are one group.
+Active lanes of a warp that use the same queue form a group, which reserves WQEBBs and rings the doorbell once. If the elements of every
+group are contiguous, p posts one WQE per group; g does so if all active lanes form a single group.
 
-On most GPUs, data that a READ or an atomic fetches is visible when its CQE is. On the others (window.SETTLES) a DUMP follows the READ or
-atomic and asks for the CQE in its place; settle() posts a DUMP alone.
+On most GPUs, data fetched by a READ or an atomic is visible when its CQE is. On the others (window.SETTLES), a DUMP follows the READ or
+atomic and requests the CQE in its place; settle() posts only a DUMP.
 
-A NIC orders two WQEs in the target's memory only by the completion of the first, with one exception: an atomic comes after all earlier
-WQEs of its queue pair. So fence is quiet, and a signal is an atomic behind its data.
+A NIC guarantees the order of two WQEs in the target's memory only if the first has completed before the second is posted, with one
+exception: an atomic is performed after all earlier WQEs of its queue pair. Therefore, fence is the same as quiet, and a signal is an atomic
+posted after its data.
 """
 
 import functools
@@ -76,7 +77,7 @@ def get(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
 
 
 def strided(name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> Any:
-    """Make ``strided(raddr, raddr_step, laddr, laddr_step, nelems, pe)``: a WQE for each element, or for each GiB if contiguous."""
+    """Make ``strided(raddr, raddr_step, laddr, laddr_step, nelems, pe)``: one WQE per element, or per GiB if contiguous."""
     opcode, settles = _READ if get else _WRITE, get and window.constants().settles
     op, nbytes, rank, size, sync = constant(operation.number(name)), constant(itemsize), scope.rank, scope.size, scope.sync
 
@@ -128,7 +129,7 @@ def _p(size: int) -> Any:
 
     @device
     def p(addr, array, value, pe, qp):
-        """If the elements of every group of lanes are contiguous, each group posts one WQE, and a NOP behind one of several WQEBBs."""
+        """Each group of lanes posts one WQE if the elements of every group are contiguous; a NOP follows a WQE of several WQEBBs."""
         low, high = element_words(array, value)
         record = record_of(pe, qp)
         here, mask, rank, count = group(record)
@@ -188,7 +189,7 @@ def _g(size: int) -> Any:
 
     @device
     def g(addr, array, pe, qp):
-        """If the active lanes are one group and their elements contiguous, they post one READ, else each its own. All share a cell."""
+        """If the active lanes form a single group with contiguous elements, they post one READ, otherwise one each. All share a cell."""
         record = record_of(pe, qp)
         here, mask, rank, count = group(record)
         in_row = follows(here, mask, rank, addr, nbytes)
@@ -201,13 +202,13 @@ def _g(size: int) -> Any:
 
 @functools.cache
 def atomic(name: str, update: Update, dtype: Any, *, fetch: bool) -> Any:
-    """Make ``atomic(addr, array, value, compare, pe)``, atomic with every NIC access to the element."""
+    """Make ``atomic(addr, array, value, compare, pe)``, atomic with respect to every NIC access to the element."""
     return amo.atomic(name, update, dtype, g, _change, fetch=fetch)
 
 
 @functools.cache
 def _change(name: str, update: Update, size: int, *, fetch: bool) -> Any:
-    """Make ``change(addr, word, compare, pe)`` of words; see amo.py."""
+    """Make ``change(addr, word, compare, pe)`` for words; see amo.py."""
     written, perform = atomic_wqe.form(update, size), fetch_atomic if fetch else post_atomic
     op, operands, form = constant(operation.number(name)), written.operands, (written.opcode, written.wide, constant(size))
 
@@ -238,7 +239,7 @@ def flag(addr, value, pe):
 
 @device
 def quiet():
-    """Complete: every WQE is done, what it wrote is in the target's memory and what it read is here."""
+    """Complete every WQE: what it wrote is then in the target's memory, and what it read is here."""
     queue.quiet(_QUIET)
     if window.SETTLES:
         if landed():
@@ -247,7 +248,7 @@ def quiet():
 
 @device
 def quiet_pe(pe):
-    """Complete what goes to and comes from one PE."""
+    """Complete transfers to and from one PE."""
     queue.quiet_pe(_QUIET_PE, pe)
     if window.SETTLES:
         if landed():
@@ -256,19 +257,19 @@ def quiet_pe(pe):
 
 @device
 def flush():
-    """Make sources reusable: only a CQE says that a WQE has read its source."""
+    """Wait until sources may be reused. Only a CQE tells that a WQE has read its source."""
     queue.quiet(_FLUSH)
 
 
 @device
 def fence():
-    """A NIC orders WQEs by their completion only."""
+    """Complete earlier WQEs, because a NIC orders WQEs only by their completion."""
     queue.quiet(_QUIET)
 
 
 @device
 def settle(op):
-    """Make earlier writes of NICs to this GPU's memory visible to this thread (transport.settle)."""
+    """Make earlier NIC writes to this GPU's memory visible to this thread (transport.settle)."""
     record = own_record()
     here, mask, rank, _ = group(record)
     here, base = queue.reserve(op, record, here, mask, rank, _1)

@@ -1,10 +1,11 @@
-"""The ibrc path: kernels write requests into a ring, a thread of the host posts them to the NIC (nic/ring.py, transports/ibrc).
+"""The ibrc path: kernels write requests into a ring, and a host thread posts them to the NIC (nic/ring.py, transports/ibrc).
 
-Order is that of ibgda.py: fence is quiet, a signal is an atomic behind its data on the same queue pair. Requests are the same for every
-NIC: the proxy adds byte order, opcodes and keys. But old values come in the byte order in which the NIC writes them (cells.py).
+Ordering is the same as in ibgda.py: fence is the same as quiet, and a signal is an atomic posted after its data on the same queue pair.
+Requests are the same for every NIC, because the proxy adds byte order, opcodes, and keys. Old values, however, come in the byte order in
+which the NIC writes them (cells.py).
 
-Data that g and atomics fetch lands in host memory, like the completion. On a GPU that sees a NIC's writes out of order (window.SETTLES),
-get() and quiet() settle the data that landed in GPU memory.
+Data fetched by g and atomics is written to host memory, like the completion. On a GPU that may observe NIC writes out of order
+(window.SETTLES), get() and quiet() settle the data written to GPU memory.
 """
 
 import functools
@@ -71,7 +72,7 @@ def get(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
 
 
 def strided(name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> Any:
-    """Make ``strided(raddr, raddr_step, laddr, laddr_step, nelems, pe)``: a request for each element, or one if contiguous."""
+    """Make ``strided(raddr, raddr_step, laddr, laddr_step, nelems, pe)``: one request per element, or a single one if contiguous."""
     request, settles = _READ if get else _WRITE, get and window.constants().settles
     op, nbytes, rank, size, sync = constant(operation.number(name)), constant(itemsize), scope.rank, scope.size, scope.sync
 
@@ -154,7 +155,7 @@ def _g(size: int) -> Any:
 
     @device
     def g(addr, array, pe, qp):
-        """If the active lanes are one group and their elements contiguous, they post one READ, else each its own. All share a cell."""
+        """If the active lanes form a single group with contiguous elements, they post one READ, otherwise one each. All share a cell."""
         what = of_pair(_READ | _LANDING, pe, qp)
         here, mask, rank, count = group(what)
         in_row = follows(here, mask, rank, addr, nbytes)
@@ -167,13 +168,13 @@ def _g(size: int) -> Any:
 
 @functools.cache
 def atomic(name: str, update: Update, dtype: Any, *, fetch: bool) -> Any:
-    """Make ``atomic(addr, array, value, compare, pe)``, atomic with every NIC access to the element."""
+    """Make ``atomic(addr, array, value, compare, pe)``, atomic with respect to every NIC access to the element."""
     return amo.atomic(name, update, dtype, g, _change, fetch=fetch)
 
 
 @functools.cache
 def _change(name: str, update: Update, size: int, *, fetch: bool) -> Any:
-    """Make ``change(addr, word, compare, pe)`` of words; see amo.py."""
+    """Make ``change(addr, word, compare, pe)`` for words; see amo.py."""
     op, nbytes, what = constant(operation.number(name)), constant(size), constant(_REQUESTS[update])
     compares = update is Update.COMPARE_SWAP
 
@@ -218,7 +219,7 @@ def flag(addr, value, pe):
 
 @device
 def quiet():
-    """Complete: every request that was reserved is done, what it wrote is in the target's memory and what it read is here."""
+    """Complete every reserved request: what it wrote is then in the target's memory, and what it read is here."""
     ring.wait(_QUIET, ring.reserved())
     if window.SETTLES:
         if landed():
@@ -227,7 +228,7 @@ def quiet():
 
 @device
 def quiet_pe(pe):
-    """Complete what goes to and comes from one PE: requests to all PEs complete in one order, so everything."""
+    """Complete all transfers, including those to and from one PE, because requests to all PEs complete in a single order."""
     ring.wait(_QUIET_PE, ring.reserved())
     if window.SETTLES:
         if landed():
@@ -236,19 +237,19 @@ def quiet_pe(pe):
 
 @device
 def flush():
-    """Make sources reusable: only its completion says that a request has read its source."""
+    """Wait until sources may be reused. Only its completion tells that a request has read its source."""
     ring.wait(_FLUSH, ring.reserved())
 
 
 @device
 def fence():
-    """A NIC orders WQEs by their completion only."""
+    """Complete earlier requests, because a NIC orders WQEs only by their completion."""
     ring.wait(_QUIET, ring.reserved())
 
 
 @device
 def settle(op):
-    """Make earlier writes of NICs to this GPU's memory visible to this thread, by a READ of this PE's own memory (transport.settle)."""
+    """Make earlier NIC writes to this GPU's memory visible to this thread, by a READ of this PE's own memory (transport.settle)."""
     here = ptx.here()
     number = place(here)
     base = ring.reserve(op, here, number, _1)

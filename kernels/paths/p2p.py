@@ -1,6 +1,6 @@
-"""The p2p path: loads, stores and atomics of the SM through the window (NVLink or PCIe, GPUDirect P2P).
+"""The p2p path: loads, stores, and atomics of the SM through the window (NVLink or PCIe, GPUDirect P2P).
 
-Stores are asynchronous by nature, so a put and its non-blocking form are the same instructions; quiet is a fence.
+Stores are asynchronous, so that a put and its non-blocking form are the same instructions; quiet is a fence.
 """
 
 import functools
@@ -17,11 +17,11 @@ __all__ = ["atomic", "fence", "flag", "flush", "g", "get", "p", "put", "put_sign
 
 @functools.cache
 def copy(unit: int, *, get: bool = False, warp: bool = False) -> Any:
-    """Make ``copy(dst, src, nbytes, first, step, deferred)``, where thread ``first`` of ``step`` copies its share; all u64.
+    """Make ``copy(dst, src, nbytes, first, step, deferred)``, where thread ``first`` of ``step`` copies its part; all u64.
 
-    Both addresses and nbytes are multiples of ``unit``, a power of two up to 16 that follows from the dtype. If the addresses agree
-    modulo 16, accesses are 16 bytes wide, except for a head up to the first boundary and a tail. Otherwise they are ``unit`` bytes wide,
-    or 4 where smaller elements agree modulo 4. warp: only one warp copies.
+    Both addresses and nbytes are multiples of ``unit``, a power of two up to 16 that follows from the dtype. If the addresses agree modulo
+    16, accesses are 16 bytes wide, except for a head up to the first boundary and a tail. Otherwise they are ``unit`` bytes wide, or 4
+    bytes if the addresses of smaller elements agree modulo 4. warp: only one warp copies.
     """
     puts, gets = (ptx.put_run_of_warp, ptx.get_run_of_warp) if warp else (ptx.put_run, ptx.get_run)
     runs = gets if get else puts
@@ -41,7 +41,7 @@ def _plain(unit: int, runs: dict[int, Any]) -> Any:
 
 
 def _prefer(width: int, unit: int, runs: dict[int, Any], otherwise: Any) -> Any:
-    """Copy with accesses of ``width`` bytes if the addresses agree modulo width, else as ``otherwise`` does."""
+    """Copy with accesses of ``width`` bytes if the addresses agree modulo width; otherwise call ``otherwise``."""
     run_unit, run_wide = runs[unit], runs[width]
     _0, _unit, _width, _mask = constant(0), constant(unit), constant(width), constant(width - 1)
 
@@ -66,7 +66,7 @@ def _prefer(width: int, unit: int, runs: dict[int, Any], otherwise: Any) -> Any:
 def copy_apart(itemsize: int, unit: int, *, get: bool = False) -> Any:
     """Make ``copy(dst, dst_step, src, src_step, nelems, first, step)``: elements that lie dst_step and src_step bytes apart.
 
-    Thread ``first`` of ``step`` copies its share in accesses of ``unit`` bytes; neighbouring threads make neighbouring accesses.
+    Thread ``first`` of ``step`` copies its part in accesses of ``unit`` bytes; neighboring threads make neighboring accesses.
     """
     single = (ptx.get_single if get else ptx.put_single)[unit]
     _parts, _unit = constant(itemsize // unit), constant(unit)
@@ -111,7 +111,7 @@ def get(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
 def strided(name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> Any:
     """Make ``strided(raddr, raddr_step, laddr, laddr_step, nelems, pe)``, called by all threads of the scope.
 
-    raddr is the address of the first element on PE pe, laddr that of the first local one. Steps are in bytes, between elements.
+    raddr is the address of the first element on PE pe, laddr that of the first local element. Steps are the distances of elements in bytes.
     """
     move, rank, size, sync = copy_apart(itemsize, unit, get=get), scope.rank, scope.size, scope.sync
 
@@ -163,9 +163,9 @@ def _g(addr, array, pe, qp):
 
 
 def atomic(name: str, update: Update, dtype: Any, *, fetch: bool) -> Any:
-    """Make ``atomic(addr, array, value, compare, pe)``, atomic with every SM that reaches the element.
+    """Make ``atomic(addr, array, value, compare, pe)``, atomic with respect to every SM that can access the element.
 
-    It returns the old value if ``fetch``, else None. Aligned loads and stores are atomic too. Of 2 bytes, PTX has
+    It returns the old value if ``fetch``, otherwise None. Aligned loads and stores are also atomic. For 2 bytes, PTX has only
     compare-and-swap and the addition of floats.
     """
     if update is Update.KEEP:
@@ -236,7 +236,7 @@ def signal(addr, value, add, pe):
 
 @device
 def flag(addr, value, pe):
-    """Store a flag in PE pe's team memory, unordered: callers that need order fence before."""
+    """Store a flag in PE pe's team memory, unordered: callers that need order must fence first."""
     ptx.st_relaxed_sys_u64(remote(addr, pe), value)
 
 
@@ -251,13 +251,13 @@ def quiet_pe(pe):
     quiet()
 
 
-#: Make sources reusable: the value of a store was loaded before the store was issued.
+#: No wait on a GPU, because the value of a store is loaded before the store is issued, so that sources are reusable.
 flush = ptx.sources_read
 
-#: Order: earlier stores are visible wherever a later store is.
+#: Order stores: earlier ones are visible wherever a later one is.
 fence = ptx.fence_sys
 
 
 @device
 def settle(op):
-    """Do nothing: what SMs store is seen in order by whoever acquires."""
+    """Do nothing, because stores of SMs are observed in order by any thread that acquires."""

@@ -1,7 +1,7 @@
-"""The device functions of the job's transport: its path, a module such as p2p.py.
+"""Device functions of the job's transport: its path, which is a module such as p2p.py.
 
-Every path is a module of one shape (Path); two paths in one job are an object of that shape (two.py). Its functions make device functions
-for one scope, element size or dtype, and the operations (kernels/ops) call these.
+Every path is a module with the functions of Path; a job with two transports has an object with these functions (two.py). They make device
+functions for one scope, element size, or dtype, which the operations (kernels/ops) call.
 """
 
 from importlib import import_module
@@ -17,10 +17,10 @@ _P2P = "pgas.kernels.paths.p2p"
 
 
 class Path(Protocol):
-    """What a path offers to the operations."""
+    """What a path provides to the operations."""
 
     def put(self, name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
-        """Make ``put(to, source, nbytes, pe, qp)``; unit: what both addresses and nbytes are multiples of."""
+        """Make ``put(to, source, nbytes, pe, qp)``; unit: common divisor of both addresses and nbytes."""
 
     def get(self, name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
         """Make ``get(dest, origin, nbytes, pe, qp)``."""
@@ -40,8 +40,8 @@ class Path(Protocol):
     def atomic(self, name: str, update: Update, dtype: Any, *, fetch: bool) -> Any:
         """Make ``atomic(addr, array, value, compare, pe)``."""
 
-    #: Device functions: ``signal(addr, value, add, pe)``, ``flag(addr, value, pe)`` of the barrier, ``quiet_pe(pe)``;
-    #: quiet, flush and fence have no arguments; settle(op): see settle().
+    #: Device functions: ``signal(addr, value, add, pe)``, ``flag(addr, value, pe)`` of the barrier, ``quiet_pe(pe)``; quiet, flush, and
+    #: fence have no arguments; for settle(op), see settle().
     signal: Any
     flag: Any
     quiet: Any
@@ -52,7 +52,7 @@ class Path(Protocol):
 
 
 def current() -> Path:
-    """Return the path of the job's transport, imported now: a job does not pay for the others."""
+    """Return the path of the job's transport, imported only now, so that a job does not import the others."""
     constants = window.constants()
     if not two_paths():
         return _module(constants.path)
@@ -68,23 +68,23 @@ def _module(name: str) -> Path:
 def settle() -> Any:
     """Return ``settle(op)``, called at the end of a wait for a word that a NIC writes.
 
-    Some GPUs, such as an A100, may see a NIC's writes out of order: a signal before its data, a completion before the fetched data. If the
-    NIC reads GPU memory, its earlier writes become visible first. So settle() posts such a read and waits for it. On GPUs that see the
-    writes in order (window.SETTLES is False), it does nothing.
+    Some GPUs, such as the A100, may observe NIC writes out of order: a signal before its data, or a completion before the fetched data. If
+    the NIC reads GPU memory, its earlier writes become visible first. Therefore, settle() posts such a read and waits for it. On GPUs that
+    observe the writes in order (window.SETTLES is False), it does nothing.
     """
     return (current() if window.constants().settles else _module(_P2P)).settle
 
 
 def maps_peers() -> bool:
-    """Whether kernels reach other PEs' memory by address; in a job with two paths, that of near PEs (state.near)."""
+    """Whether kernels access other PEs' memory by address; in a job with two transports, only that of near PEs (state.near)."""
     return window.constants().maps_peers
 
 
 def two_paths() -> bool:
-    """Whether an operation takes one path or another, depending on its PE."""
+    """Whether the path of an operation depends on its PE."""
     return window.constants().far_path != ""
 
 
 def queue_pairs() -> int | None:
-    """How many queue pairs a NIC transport has from each PE to each PE; None without a NIC."""
+    """Number of queue pairs of a NIC transport from each PE to each PE; None without a NIC."""
     return window.constants().num_qps or None

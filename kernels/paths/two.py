@@ -1,11 +1,11 @@
-"""Two paths in one job: p2p to PEs that map each other's memory, a NIC to the others.
+"""Two transports in one job: p2p between PEs that map each other's memory, a NIC between all others.
 
-Every function first asks whether the PE is near (state.near), then takes one path. All threads of a scope name the same PE. Functions
-without a PE (quiet, flush, fence) act on both paths.
+Every function first checks whether the PE's memory is mapped (state.near) and then uses one of the paths. All threads of a scope pass the
+same PE. Functions without a PE (quiet, flush, fence) act on both paths.
 
-Atomics of a NIC and atomics of an SM are not atomic with each other. So the NIC performs all of them, also on near PEs and on this PE
-itself, and signals that add are among them; with PGAS_AMO=peer SMs perform those on near PEs. A signal that sets takes the path of its
-data: it is a store of 8 bytes, which neither SM nor NIC tears.
+Atomics of a NIC are not atomic with respect to those of an SM. Therefore, the NIC performs all atomics, including adding signals, even on
+near PEs and on this PE itself; with PGAS_AMO=peer, SMs perform those on near PEs. A signal that sets its word takes the path of its data,
+because it is a store of 8 bytes, which neither an SM nor a NIC tears.
 """
 
 import functools
@@ -23,7 +23,7 @@ __all__ = ["TwoPaths", "of"]
 
 
 class TwoPaths:
-    """The path of a job with two paths (transport.Path)."""
+    """The path of a job with two transports (transport.Path)."""
 
     def __init__(self, mapped: Path, nic: Path) -> None:
         self._mapped, self._nic = mapped, nic
@@ -69,7 +69,7 @@ class TwoPaths:
         return strided
 
     def put_signal(self, name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
-        """Data and signal take one path: if the NIC performs the signal, it also moves the data."""
+        """Data and signal must take the same path: if the NIC performs the signal, it also moves the data."""
         by_stores, by_nic = (path.put_signal(name, scope, unit, nbi=nbi) for path in (self._mapped, self._nic))
         stored = self._stored()
 
@@ -120,7 +120,7 @@ class TwoPaths:
         return atomic
 
     def _stored(self) -> Any:
-        """Make ``stored(add, pe)``: whether the SM performs a signal, by a store or an atomic."""
+        """Make ``stored(add, pe)``: whether the SM performs a signal by a store or an atomic."""
         by_peers = self._by_peers
 
         @device
@@ -151,7 +151,7 @@ class TwoPaths:
         return signal, flag
 
     def _orders(self) -> tuple[Any, Any, Any, Any]:
-        """Make quiet(), quiet_pe(), flush() and fence(): first the stores, then the NIC."""
+        """Make quiet(), quiet_pe(), flush(), and fence(): first the stores, then the NIC."""
         near_quiet, far_quiet, far_quiet_pe = self._mapped.quiet, self._nic.quiet, self._nic.quiet_pe
         near_flush, far_flush, near_fence, far_fence = self._mapped.flush, self._nic.flush, self._mapped.fence, self._nic.fence
 
@@ -162,7 +162,7 @@ class TwoPaths:
 
         @device
         def quiet_pe(pe):
-            """The NIC performs atomics on near PEs, too."""
+            """The NIC also performs atomics on near PEs."""
             near_quiet()
             far_quiet_pe(pe)
 
@@ -181,5 +181,5 @@ class TwoPaths:
 
 @functools.cache
 def of(mapped: str, nic: str, load: Callable[[str], Path]) -> TwoPaths:
-    """Return the path of a job that has these two. load: returns the path of a module."""
+    """Return the path of a job with these two. load: returns the path of a module."""
     return TwoPaths(load(mapped), load(nic))

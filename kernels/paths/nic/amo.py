@@ -1,4 +1,4 @@
-"""Atomics on elements over a NIC. A NIC has atomics on words of 4 and 8 bytes, adds integers only, and has no minimum or maximum."""
+"""Atomics on elements over a NIC. A NIC has atomics only on words of 4 and 8 bytes, adds only integers, and has no minimum or maximum."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ _TIMED_OUT, _EQ = constant(state.TIMED_OUT), constant(0)
 
 
 def atomic(name: str, update: Update, dtype: Any, load: Any, change: Any, *, fetch: bool) -> Any:
-    """Make ``atomic(addr, array, value, compare, pe)`` of a path. It returns the old value if ``fetch``, else None.
+    """Make ``atomic(addr, array, value, compare, pe)`` of a path. It returns the old value if ``fetch``, otherwise None.
 
     Args:
-        name: of the operation, for errors.
-        update: the kind of update.
-        dtype: of the elements.
-        load: the path's g.
+        name: name of the operation, for errors.
+        update: kind of update.
+        dtype: dtype of the elements.
+        load: g() of the path.
         change: ``change(name, update, size, fetch=)`` makes the path's ``change(addr, word, compare, pe)``.
         fetch: whether the old value is returned.
     """
@@ -49,7 +49,7 @@ def atomic(name: str, update: Update, dtype: Any, load: Any, change: Any, *, fet
 
 
 def _by_compare_swap(name: str, new: Any, load: Any, compare_swap: Any, *, fetch: bool) -> Any:
-    """Make an update that the NIC lacks: compare-and-swap until it succeeds, or PGAS_TIMEOUT has passed. new: see combine()."""
+    """Make an update that the NIC lacks: compare-and-swap until it succeeds or PGAS_TIMEOUT has passed. new: see combine()."""
     op = constant(operation.number(name))
 
     @device

@@ -1,4 +1,4 @@
-"""Atomics of the card: opcode and operands of a WQE for every update of a word of 4 or 8 bytes.
+"""Atomics of a ConnectX: opcode and operands of the WQE for every update of a word of 4 or 8 bytes.
 
 =============  ===================================  ========================================
 update         4 bytes                              8 bytes
@@ -36,10 +36,10 @@ _OPCODES = {
 
 @dataclass(frozen=True)
 class Form:
-    """How an update is written as a WQE.
+    """Form of an update as a WQE.
 
     ``operands(value, compare)`` takes words in the host's order. It returns the 16 bytes of the atomic segment as two words, and the first
-    8 bytes of the segment behind it, which a WQE of two WQEBBs has (its compare mask is 0). wide: 1 for such a WQE, else 0.
+    8 bytes of the next segment, which a WQE of two WQEBBs has (its compare mask is 0). wide: 1 for such a WQE, otherwise 0.
     """
 
     opcode: Any
@@ -61,7 +61,7 @@ def form(update: Update, size: int) -> Form:
 
 
 def _wire(size: int) -> Any:
-    """Make ``wire(value)``: 8 bytes for the card that begin with a big-endian word of ``size`` bytes."""
+    """Make ``wire(value)``: 8 bytes for the NIC that begin with a big-endian word of ``size`` bytes."""
 
     @device
     def wire(value):
@@ -84,7 +84,7 @@ def _fetch_add(update: Update, size: int) -> Any:
 
 
 def _compare_swap(size: int) -> Any:
-    """Make operands: swap, compare. Those of 4 bytes share the first word; behind it are both masks, all ones."""
+    """Make operands: swap, compare. Those of 4 bytes share the first word; both masks follow, all ones."""
     wire = _wire(size)
     if size == 8:
 

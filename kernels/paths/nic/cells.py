@@ -21,22 +21,22 @@ _0, _1, _4 = constant(0), constant(1), constant(4)
 
 @device
 def first_cell():
-    """Return the address of a landing cell, which can be read at any time."""
+    """Return the address of a landing cell, which is always readable."""
     return fixed(_CELLS)
 
 
 @device
 def sink():
-    """Return where atomics leave old values that are not used."""
+    """Return the address to which atomics write old values that are not used."""
     return fixed(_CELLS) + _SINK
 
 
 @device
 def try_cell(op, deadline, here, number):
-    """Return a landing cell for the active lanes, until each has released it; BUSY if there is none now, LOST if the job is poisoned.
+    """Return a landing cell for the active lanes, until each has released it; BUSY if none is free, LOST if the job is poisoned.
 
-    Use the cell inside the retry loop; otherwise diverged lanes deadlock: those with a cell may have to wait for those that still loop.
-    number: lanes.place(here).
+    Use the cell inside the retry loop. Otherwise diverged lanes deadlock, because those with a cell may have to wait for those that still
+    loop. number: lanes.place(here).
     """
     cell = u32(_LOST)
     if number == 0:
@@ -52,15 +52,15 @@ def try_cell(op, deadline, here, number):
 
 @device
 def release_cell(cell):
-    """Release a landing cell, of which the caller has read its part."""
+    """Release a landing cell after the caller has read its part."""
     ptx.red_add_release_gpu_u64(_CELL_TAKEN + u64(cell) * _WORD, _MINUS_1)
 
 
 def fetching(fetch: Any) -> Any:
     """Make ``fetched(op, here, nbytes, otherwise, request)`` from ``fetch(op, here, at, otherwise, request)``; all active lanes call both.
 
-    fetch posts a request for nbytes that land at ``at``, waits for it and returns what it loads from there. otherwise: what is returned
-    if the job is poisoned.
+    fetch posts a request for nbytes to be written at ``at``, waits for it, and returns what it loads from there. otherwise: the result if
+    the job is poisoned.
     """
 
     @device
@@ -79,7 +79,7 @@ def fetching(fetch: Any) -> Any:
 
 @device
 def old_word(at, nbytes):
-    """Return the old value that an atomic left: 4 bytes come big-endian, 8 in the order of the host (window.BIG_ENDIAN: big-endian)."""
+    """Return the old value that an atomic wrote: 4 bytes are big-endian, 8 are in host byte order (window.BIG_ENDIAN: big-endian)."""
     if nbytes == _4:
         return u64(ptx.swap_u32(ptx.ld_relaxed_sys_u32(at)))
     if window.BIG_ENDIAN:

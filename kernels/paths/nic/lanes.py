@@ -1,17 +1,17 @@
-"""Lanes of a warp together.
+"""Functions by which the active lanes of a warp act together.
 
-After a divergent loop, lanes may not reconverge at the end of the branch: they go on in parts, each with an active mask of its own, until
-a barrier of all of them (CUDA, Independent Thread Scheduling; seen on H100). Later they may be together again.
+After a divergent loop, lanes do not necessarily reconverge at the end of the branch: they continue in subsets, each with its own active
+mask, until a barrier of all of them (CUDA, Independent Thread Scheduling; observed on H100). Later they may be together again.
 
-ptxas takes the results of activemask and votes for values that such lanes share. It let one lane add n to a cursor for the first lanes of
-two parts (its own n, twice), and one lane release the landing cells of two parts as if they were one. So masks come from ptx.peers and
-ptx.here, which ptxas cannot see through.
+ptxas assumes that such lanes share the results of activemask and votes. It made one lane add n to a cursor on behalf of the first lanes of
+two subsets (its own n, twice), and one lane release the landing cells of two subsets as if they were one. Masks therefore come from
+ptx.peers and ptx.here, which are opaque to ptxas.
 
 Rules for callers:
 
-* A branch in which one lane works for all has no loop.
-* From group() or ptx.here() to the end of queue.submit, all active lanes run every loop, and vote in each turn.
-* Collectives use the ``here`` mask, except when a queue is full.
+* A branch in which one lane works on behalf of all must not contain a loop.
+* From group() or ptx.here() to the end of queue.submit, all active lanes must run every loop and vote in each iteration.
+* Warp-collective calls must use the ``here`` mask, except when a queue is full.
 """
 
 from pgas.kernels.compiler import device, ptx, u64
@@ -26,7 +26,7 @@ def group(key):
 
 @device
 def of_first(here, mask, value):
-    """Return the value of the first lane of the caller's group; all active lanes call it."""
+    """Return the value of the first lane of the caller's group; all active lanes must call it."""
     return ptx.shfl_u64(here, value, ptx.lowest(mask))
 
 
@@ -38,5 +38,5 @@ def place(here):
 
 @device
 def follows(here, mask, rank, addr, nbytes):
-    """Whether the elements of the caller's group, of nbytes each, are contiguous; all active lanes call it."""
+    """Whether the elements of the caller's group, of nbytes each, are contiguous; all active lanes must call it."""
     return addr == of_first(here, mask, addr) + u64(rank) * nbytes

@@ -1,10 +1,10 @@
-"""Posting over ibgda: WQEs as lanes write them, and the functions that reserve WQEBBs, write WQEs and hand them over.
+"""Posting over ibgda: WQEs as lanes write them, and the functions that reserve WQEBBs, write WQEs, and submit them.
 
-WQEs are written as octowords (16 bytes) in the byte order of the wire (transports/mlx5/wqe.py). ``record`` is the
-address of a queue pair's record, ``index`` that of a WQEBB in its send queue; rkey and lkey are big-endian already.
+WQEs are written as octowords (16 bytes) in wire byte order (transports/mlx5/wqe.py). ``record`` is the address of a queue pair's record,
+``index`` that of a WQEBB in its send queue; rkey and lkey are big-endian already.
 
-Active lanes of a warp that use the same queue form a group, which reserves and rings once. Functions that post return the index behind the
-group's last WQEBB, NOWHERE if the job is poisoned.
+Active lanes of a warp that use the same queue form a group, which reserves WQEBBs and rings the doorbell once. Functions that post return
+the index just past the group's last WQEBB, or NOWHERE if the job is poisoned.
 """
 
 from typing import Any
@@ -37,7 +37,7 @@ _ONES, _ONES_32 = constant((1 << 64) - 1), constant((1 << 32) - 1)
 _0, _1, _2, _3, _6, _8 = (constant(c) for c in (0, 1, 2, 3, 6, 8))
 _NOWHERE, _MESSAGE_MAX, _FA, _WARP = constant(NOWHERE), constant(wqe.MESSAGE_MAX), constant(Opcode.ATOMIC_FA), constant(32)
 
-#: WQEs of a strided copy that a lane posts at once, at most. Those of a warp take no more than half of a queue.
+#: Maximum number of WQEs of a strided copy that a lane posts together. Those of a warp take at most half of a queue.
 _AT_ONCE = constant(16)
 
 
@@ -77,13 +77,13 @@ def store_copy(record, index, opcode, raddr, rkey, laddr, lkey, nbytes, ce):
 
 @device
 def store_nop(record, index):
-    """Write a NOP with a CQE, which completes a WQE of several WQEBBs before it."""
+    """Write a NOP with a CQE, which completes the preceding WQE of several WQEBBs."""
     store_ctrl(slot(record, index), record, index, _NOP, _DS_NOP, _ALWAYS)
 
 
 @device
 def store_dump(record, index, addr, lkey):
-    """Write a DUMP of a byte, which waits for the READs and atomics before it: at its CQE their data is visible here (transport.settle)."""
+    """Write a DUMP of a byte, which waits for earlier READs and atomics, so that at its CQE their data is visible (transport.settle)."""
     at = slot(record, index)
     store_ctrl(at, record, index, _DUMP, _DS_DUMP, _ALWAYS | _FENCE)
     store_data(at + _DUMP_DATA, addr, lkey, _1)
@@ -124,7 +124,7 @@ def wqebbs(ds):
 
 @device
 def store_inline_head(record, index, ds, raddr, rkey, nbytes, ce):
-    """Write all of a WRITE but its nbytes of inline data, of which each lane writes a part (inline_part)."""
+    """Write all of a WRITE except its nbytes of inline data, of which each lane writes a part (inline_part)."""
     at = slot(record, index)
     store_ctrl(at, record, index, _WRITE, ds, ce)
     store_raddr(at + _RADDR, raddr, rkey)
@@ -171,12 +171,12 @@ def store_flag(record, index, raddr, rkey, value):
     ptx.st_octoword(at + _DATA, u64(ptx.swap_u32(u32(_INLINE_SEG | _8))) | value << _HALF, value >> _HALF)
 
 
-# WQEs of atomics: words are the two of the atomic segment and, of a wide one, the first of the segment behind it (atomic_wqe.py) --------
+# WQEs of atomics: words are the two of the atomic segment and, in a wide one, the first of the next segment (atomic_wqe.py) -------------
 
 
 @device
 def store_atomic(record, index, opcode, raddr, rkey, words, laddr, nbytes, ce):
-    """Write an atomic of one WQEBB; the old value lands at laddr."""
+    """Write an atomic of one WQEBB; the old value is written to laddr."""
     at = slot(record, index)
     store_ctrl(at, record, index, opcode, _DS_ATOMIC, ce)
     store_raddr(at + _RADDR, raddr, rkey)
@@ -200,7 +200,7 @@ def store_masked_swap(record, index, raddr, rkey, words, laddr):
 
 @device
 def move(op, record, opcode, raddr, rkey, laddr, nbytes):
-    """Post a WRITE or READ for each GiB; each lane posts its own. Return the index behind the last."""
+    """Post one WRITE or READ per GiB; each lane posts its own. Return the index just past the last."""
     lkey = lkey_of(op, raddr, laddr, nbytes)
     if lkey == _NOWHERE:
         return _NOWHERE
@@ -222,7 +222,7 @@ def move(op, record, opcode, raddr, rkey, laddr, nbytes):
 
 @device
 def dump(op, record, raddr, laddr):
-    """Post a DUMP behind READs whose data lands at laddr, one for each group of lanes. Return the index behind it."""
+    """Post a DUMP after READs whose data is written at laddr, one per group of lanes. Return the index just past it."""
     lkey = lkey_of(op, raddr, laddr, _1)
     if lkey == _NOWHERE:
         return _NOWHERE
@@ -236,11 +236,11 @@ def dump(op, record, raddr, laddr):
 
 @device
 def move_apart(op, record, opcode, rkey, remote_side, local_side, sizes):
-    """Post n WRITEs or READs; each lane posts its own. Return the index behind the last.
+    """Post n WRITEs or READs; each lane posts its own. Return the index just past the last.
 
-    In each turn a group reserves and rings once, for as many WQEs of each lane as the lane with the fewest has left.
+    In each round a group reserves and rings once, for as many WQEs per lane as the lane with the fewest still has to post.
 
-    remote_side, local_side: the address of the first, and the step from one to the next. sizes: n, bytes of each, bytes of the last.
+    remote_side, local_side: the address of the first, and the distance between two. sizes: n, bytes of each, bytes of the last.
     """
     raddr, raddr_step = remote_side
     laddr, laddr_step = local_side
@@ -271,7 +271,7 @@ def move_apart(op, record, opcode, rkey, remote_side, local_side, sizes):
 
 @device
 def signalled(op, record, to, source, nbytes, word, value, add, pe):
-    """Post a WRITE and the signal behind it; data of several WRITEs is posted before. Return the index behind the last."""
+    """Post a WRITE and then its signal; data of several WRITEs is posted before. Return the index just past the last."""
     rkey = rkey_of_heap(pe)
     if nbytes > _MESSAGE_MAX:
         if move(op, record, _WRITE, remote(to, pe), rkey, source, nbytes) == _NOWHERE:
@@ -283,7 +283,7 @@ def signalled(op, record, to, source, nbytes, word, value, add, pe):
         if lkey == _NOWHERE:
             return _NOWHERE
     n = data + (_1 if add else _3)
-    # Lanes that signal at once take half of a queue at most, 4 WQEBBs each. Records are 256 bytes apart: the low bits of the key are
+    # Lanes that signal concurrently take at most half of a queue, 4 WQEBBs each. Records are 256 bytes apart: the low bits of the key are
     # free for the number of a lane's WQEBBs and its part of the warp.
     part = u64(ptx.lane()) // min(_WARP, window.DEPTH >> _3)
     here, mask, rank, count = group(record + n + (part << _3))
@@ -306,12 +306,12 @@ def signalled(op, record, to, source, nbytes, word, value, add, pe):
 
 # Posting atomics ----------------------------------------------------------------------------------------------------------------
 #
-# form: opcode, 1 if the WQE has two WQEBBs and else 0, bytes of the operand. words: see store_atomic.
+# form: opcode, 1 if the WQE has two WQEBBs and otherwise 0, bytes of the operand. words: see store_atomic.
 
 
 @device
 def room(count, wide):
-    """Return the WQEBBs of an atomic of each of count lanes; wide ones have two, and a NOP behind the last."""
+    """Return the number of WQEBBs for one atomic of each of count lanes; wide ones have two, and a NOP follows the last."""
     return u64(count) if wide == _0 else _2 * u64(count) + _1
 
 

@@ -1,18 +1,18 @@
-"""Send queues in the hands of kernels: reserve WQEBBs, hand them over in order, ring the doorbell, poll the completion queue.
+"""Send queues driven by kernels: reserve WQEBBs, submit them in order, ring the doorbell, and poll the completion queue.
 
-Every queue pair has a record in the state page (layout.py). The cursors count WQEBBs and only grow (names: NVSHMEM's)::
+Every queue pair has a record in the state page (layout.py). The cursors count WQEBBs and only grow (the names are NVSHMEM's)::
 
     cons_idx <= ready_head <= resv_head;    ready_head <= cons_idx + depth
 
 * ``reserve`` moves resv_head, then waits until these WQEBBs are free. Reservations may exceed the ring; written WQEBBs never do.
-* ``submit`` waits for its turn (ready_head == base) and moves ready_head on. Then it rings for all that is ready: doorbell record, UAR
-  register. One thread rings at a time, so that doorbells never go backwards. If RINGING is set in ready_head, the thread that set it
-  also rings for ours: it clears the bit only when it has rung for all that is ready. The turn passes on without the fences of a doorbell.
-  So a thread may keep ringing while others post, but it waits for no thread. Active lanes wait for their turns and ring in one loop
-  (lanes.py), so a lane that waits for its turn does not hold up another lane's doorbell.
-  If there is a later reservation, its thread rings instead, unless a batch is full. The depth is at least twice the batch, so a thread
-  that waits for room always waits for a doorbell that has been rung or will be.
-* ``poll`` waits until cons_idx reaches an index. The last WQE of each reservation asks for a CQE and has one WQEBB (mlx5.cqe.extend).
+* ``submit`` waits for its turn (ready_head == base) and moves ready_head on. Then it rings the doorbell for everything that is ready:
+  doorbell record, UAR register. One thread rings at a time, so that doorbells never go backwards. If RINGING is set in ready_head, the
+  thread that set it also rings for ours: it clears the bit only after it has rung for everything that is ready. The next thread gets its
+  turn without waiting for the fences of a doorbell. A thread may therefore keep ringing while others post, but it does not wait for any
+  thread. Active lanes wait for their turns and ring in one loop (lanes.py), so that a lane that waits for its turn does not delay another
+  lane's doorbell. If there is a later reservation, its thread rings instead, unless a batch is full. The depth is at least twice the batch,
+  so that a thread that waits for room always waits for a doorbell that has been rung or will be.
+* ``poll`` waits until cons_idx reaches an index. The last WQE of each reservation requests a CQE and has one WQEBB (mlx5.cqe.extend).
 
 Order:
 
@@ -58,7 +58,7 @@ def slot(queue, index):
 
 @device
 def advance(queue):
-    """Look at the CQE once; return cons_idx and the tail of the CQE. cons_idx only grows, so a stale CQE is safe."""
+    """Read the CQE once; return cons_idx and the tail of the CQE. A stale CQE is safe, because cons_idx only grows."""
     cons = ptx.ld_acquire_gpu_u64(queue + _CONS)
     tail = ptx.ld_relaxed_sys_u64(fixed(queue + _CQE))
     if tail >> _OPCODE_SHIFT == _REQ:
@@ -72,7 +72,7 @@ def advance(queue):
 
 @device
 def poll(op, queue, target):
-    """Wait until every WQEBB before target has completed. Return False if the job is poisoned, as by an error CQE."""
+    """Wait until every WQEBB before target has completed. Return False if the job is poisoned, for example by an error CQE."""
     deadline = ptx.globaltimer() + state.timeout_ns()
     polls = u32(0)
     while True:
@@ -96,15 +96,15 @@ def poll(op, queue, target):
 def reserve(op, queue, here, mask, rank, n):
     """Reserve n WQEBBs for each group of the active lanes (lanes.group), and wait until they are free.
 
-    Return the mask of the lanes that go on together, and the index of the group's first WQEBB; NOWHERE, in some lanes, if poisoned.
-    If there is room at once, all active lanes go on together. Else each group goes on alone: one may have to hand over its WQEBBs before
-    another has room.
+    Return the mask of the lanes that continue together, and the index of the group's first WQEBB; NOWHERE, in some lanes, if poisoned. If
+    there is room immediately, all active lanes continue together. Otherwise each group continues alone, because one may have to submit its
+    WQEBBs before another has room.
     """
-    cons = ptx.ld_relaxed_gpu_u64(queue + _CONS)  # issued together with the atomic; a stale value is safe
+    cons = ptx.ld_relaxed_gpu_u64(queue + _CONS)  # issued together with the atomic to overlap their latencies; a stale value is safe
     base = _0
     if rank == 0:
         base = ptx.atom_add_gpu_u64(queue + _RESV, n)
-        if base == fixed(queue + _FIRST):  # the first marks the queue as used; later ones are handed over after it, so no quiet misses one
+        if base == fixed(queue + _FIRST):  # the first marks the queue as used; later ones are submitted after it, so no quiet misses one
             number = (queue - _RECORDS) // _RECORD_SIZE
             ptx.red_or_gpu_u64(_USED + (number >> _6) * _WORD, _1 << (number & _63))
     base = of_first(here, mask, base)
@@ -118,10 +118,10 @@ def reserve(op, queue, here, mask, rank, n):
 
 @device
 def submit(op, queue, here, rank, base, n):
-    """Hand over WQEBBs [base, base + n) of each group of the active lanes. All lanes call this after writing their WQEs.
+    """Submit WQEBBs [base, base + n) of each group of the active lanes. All lanes must call this after writing their WQEs.
 
-    Return when the doorbell is rung for them, or another thread will ring it. base: from reserve; if it is NOWHERE in any lane, nothing is
-    handed over.
+    Return when the doorbell has been rung for them, or another thread will ring it. base: from reserve; if it is NOWHERE in any lane,
+    nothing is submitted.
     """
     if ptx.vote_all(here, u32(base != _NOWHERE)) == 0:
         return
@@ -129,7 +129,7 @@ def submit(op, queue, here, rank, base, n):
     deadline = ptx.globaltimer() + state.timeout_ns()
     polls = u32(0)
     ptx.fence_sys()
-    # Issue the loads together; stale values are safe: indices only grow, and later WQEBBs are reserved after these.
+    # Issue the loads together. Stale values are safe, because indices only grow and later WQEBBs are reserved after these.
     ready, rung = ptx.ld_relaxed_gpu_u64(queue + _READY), ptx.ld_relaxed_gpu_u64(queue + _RUNG)
     reserved = ptx.ld_relaxed_gpu_u64(queue + _RESV)
     end = base + n
@@ -159,9 +159,9 @@ def submit(op, queue, here, rank, base, n):
 
 @device
 def ring(queue, ready, own):
-    """Ring for all that is ready; the caller has set RINGING. Return READY_HEAD, with RINGING still set if more got ready meanwhile.
+    """Ring for all ready WQEBBs; the caller has set RINGING. Return READY_HEAD, with RINGING still set if more became ready meanwhile.
 
-    own: all that is ready is the caller's.
+    own: all ready WQEBBs are the caller's.
     """
     index = ready & _IDX_MASK
     if not own:

@@ -1,11 +1,11 @@
-"""Queue pairs: their numbers and records; and the memory that they reach: local operands and keys."""
+"""Queue pairs: their numbers and records, and the memory that they can access: local operands and keys."""
 
 from pgas.kernels import layout, state, window
 from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import constant, device, ptx, u64
 from pgas.kernels.state import fixed, fixed_u32
 
-#: Returned instead of an index, a ticket or a key when the job is poisoned.
+#: Value returned instead of an index, a ticket, or a key if the job is poisoned.
 NOWHERE = (1 << 64) - 1
 
 _NOWHERE, _BASE = constant(NOWHERE), constant(window.BASE)
@@ -21,7 +21,7 @@ _LANDS, _0, _1 = constant(layout.LANDS), constant(0), constant(1)
 
 @device
 def lands():
-    """Note that data arrives here which only quiet() settles (transport.settle)."""
+    """Record that data arrives here that only quiet() settles (transport.settle)."""
     ptx.st_relaxed_gpu_u64(_LANDS, _1)
 
 
@@ -33,7 +33,7 @@ def landed():
 
 @device
 def number_of(pe, qp):
-    """Return the number of queue pair qp to PE pe: qp is 1 to num_qps, or 0 for the one of this cta, SM or warp."""
+    """Return the number of queue pair qp to PE pe: qp is 1 to num_qps, or 0 for the one assigned to this CTA, SM, or warp."""
     if window.SETTLES:
         if u64(pe) == u64(state.my_pe()):
             lands()
@@ -42,7 +42,7 @@ def number_of(pe, qp):
 
 @device
 def own_number():
-    """Return the number of a queue pair to this PE, for what moves no data."""
+    """Return the number of a queue pair to this PE, for requests that do not move data."""
     return _number_of(state.my_pe(), 0)
 
 
@@ -59,7 +59,7 @@ def record_of(pe, qp):
 
 @device
 def own_record():
-    """Return the address of the record of a queue pair to this PE, for what moves no data."""
+    """Return the address of the record of a queue pair to this PE, for requests that do not move data."""
     return _RECORDS + own_number() * _RECORD_SIZE
 
 
@@ -71,9 +71,9 @@ def rkey_of_heap(pe):
 
 @device
 def local_operand(op, pe, addr, nbytes):
-    """Return where a local operand lies: 0 in this PE's slot, i + 1 in entry i of REGISTERED; else NOWHERE, and poison the state.
+    """Return where a local operand is: 0 in this PE's slot, i + 1 in entry i of REGISTERED; otherwise NOWHERE, and poison the state.
 
-    Whether memory of the slot is on the heap is not checked here but by registered(): operands on the heap cost one comparison.
+    This does not check that memory of the slot is on the heap, so that operands on the heap cost one comparison; registered() does.
     """
     if (addr - _BASE) >> window.SHIFT == u64(state.my_pe()):
         return _0
@@ -89,7 +89,7 @@ def local_operand(op, pe, addr, nbytes):
 
 @device
 def registered(op, pe, addr, nbytes):
-    """Check that [addr, addr + nbytes) lies on this PE's heap or is registered. Return False, and poison the state, if not."""
+    """Check that [addr, addr + nbytes) is on this PE's heap or registered. If not, return False and poison the state."""
     where = local_operand(op, pe, addr, nbytes)
     if where != _0:
         return where != _NOWHERE
@@ -103,7 +103,7 @@ def registered(op, pe, addr, nbytes):
 
 @device
 def lkey_of(op, raddr, laddr, nbytes):
-    """Return the lkey of a local operand, big-endian. NOWHERE, and poisoned, if the NIC does not reach it. raddr names the PE."""
+    """Return the big-endian lkey of a local operand. If the NIC cannot access it, return NOWHERE and poison the state. raddr has the PE."""
     where = local_operand(op, (raddr - _BASE) >> window.SHIFT, laddr, nbytes)
     if where == _0:
         return fixed(_LKEY)
@@ -114,5 +114,5 @@ def lkey_of(op, raddr, laddr, nbytes):
 
 @device
 def lost(op, record, wanted, found, deadline):
-    """Whether a wait on a queue must end without what it waits for (state.given_up)."""
+    """Whether a wait on a queue must end without its condition (state.given_up)."""
     return state.given_up(_TIMED_OUT, op, record, _GE, wanted, found, deadline)

@@ -1,13 +1,13 @@
-"""The ring of ibrc: kernels write requests, a thread of the host (transports/ibrc) posts them to the NIC.
+"""The ring of ibrc: kernels write requests, and a host thread (transports/ibrc) posts them to the NIC.
 
-The ring lies in host memory that kernels and the proxy thread share. A request is 64 bytes; its last word says that it is written
-(layout.py). Requests have numbers, *tickets*, that only grow; ticket t is at slot t modulo the ring's size::
+The ring is in host memory that kernels and the proxy thread share. A request is 64 bytes; its last word marks it as written (layout.py).
+Requests have numbers, *tickets*, that only grow; ticket t is at slot t modulo the ring's size::
 
     completed <= tail (the proxy's) <= head (what kernels reserved);    tail <= completed + size
 
-Every wait is for the one word ``completed``: all requests before a ticket are done. It also says which slots are free, so a request holds
-its slot until it is done. NVSHMEM frees the slot when the proxy has taken the request; but then kernels poll a second word of host memory,
-and the send queues fill before so many requests are under way.
+Every wait is for the single word ``completed``: all requests before this ticket are complete. The word also tells which slots are free, so
+that a request holds its slot until it is complete. NVSHMEM frees the slot when the proxy has taken the request; but then kernels poll a
+second word of host memory, and the send queues fill before that many requests are outstanding.
 """
 
 from pgas.kernels import layout, state, window
@@ -29,7 +29,7 @@ _POLLS_MASK = 63
 _0, _1, _2 = constant(0), constant(1), constant(2)
 _WAITING, _DONE, _LOST = _0, _1, _2
 
-#: Back-off: ns per outstanding request (log2), and its cap.
+#: Back-off: ns per outstanding request (log2), and its maximum.
 _SLEEP_SHIFT, _SLEEP_MAX = constant(4), constant(20_000)
 
 
@@ -38,7 +38,7 @@ _SLEEP_SHIFT, _SLEEP_MAX = constant(4), constant(20_000)
 
 @device
 def look(op, target, polls, deadline):
-    """Take a turn of wait. Return DONE, LOST, or WAITING for another turn."""
+    """Make one iteration of wait. Return DONE, LOST, or WAITING for another iteration."""
     control = fixed(_CONTROL)
     seen = ptx.ld_relaxed_gpu_u64(_SEEN)
     if seen >= target:
@@ -62,10 +62,10 @@ def look(op, target, polls, deadline):
 
 @device
 def wait(op, target):
-    """Wait until every request before target is done. Return False if the job is poisoned, as by an error CQE.
+    """Wait until every request before target is complete. Return False if the job is poisoned, for example by an error CQE.
 
-    One thread at a time reads the host's memory, which takes a microsecond, and tells the others; thousands of readers would keep the link
-    busy. The others sleep, longer the more requests are outstanding before theirs.
+    One thread at a time reads host memory, which takes a microsecond, and publishes the value, because thousands of readers would saturate
+    the link. The others sleep; the more requests are outstanding before theirs, the longer they sleep.
     """
     deadline = ptx.globaltimer() + state.timeout_ns()
     polls = u32(0)
@@ -78,7 +78,7 @@ def wait(op, target):
 
 @device
 def reserved():
-    """Return the ticket behind the last request that was reserved."""
+    """Return the ticket just past the last reserved request."""
     return ptx.ld_relaxed_gpu_u64(_HEAD)
 
 
@@ -87,9 +87,9 @@ def reserved():
 
 @device
 def reserve(op, here, number, n):
-    """Reserve n tickets for the active lanes and return the first; NOWHERE if the job is poisoned. number: the lane's place among them.
+    """Reserve n tickets for the active lanes and return the first; NOWHERE if the job is poisoned. number: the lane's rank among them.
 
-    One lane looks for room, a turn at a time with the others, so they stay together.
+    One lane looks for room, one iteration at a time with the others, so that they stay together.
     """
     base, found = _0, _DONE
     if number == 0:
@@ -122,7 +122,7 @@ def write_at(ticket, what, nbytes, local, to, value, second):
 
 @device
 def post(op, what, nbytes, local, to, value, second):
-    """Hand a request to the proxy; the active lanes reserve together. Return its ticket + 1, NOWHERE if the job is poisoned."""
+    """Submit a request to the proxy; the active lanes reserve together. Return its ticket + 1, or NOWHERE if the job is poisoned."""
     here = ptx.here()
     base = reserve(op, here, place(here), u64(ptx.popc(here)))
     if base == _NOWHERE:
@@ -138,7 +138,7 @@ def of_pair(what, pe, qp):
 
 @device
 def post_copy(op, what, nbytes, local, to, value, second):
-    """post() a request that moves nbytes from or to local memory; value and second: of the signal behind it, if there is one."""
+    """Post a request that moves nbytes from or to local memory; value and second: those of the signal that follows it, if there is one."""
     where = _0
     if nbytes != _0:
         where = local_operand(op, (to - _BASE) >> window.SHIFT, local, nbytes)
