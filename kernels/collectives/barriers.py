@@ -54,8 +54,8 @@ def of_team(plain: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
 def of_all(plain: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
     """Typing function of sync_all, or barrier_all (completes), at a scope.
 
-    They have their own rows and epoch at constant addresses, so only the epoch and two words of the state page are loaded before the flags
-    are stored.
+    They have their own rows and epoch at constant addresses, so that only the epoch and two words of the state page are loaded before the
+    flags are stored.
     """
     name = plain + scope.suffix
     op, entry = constant(operation.number(name)), scope.entry(name)
@@ -65,11 +65,11 @@ def of_all(plain: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
         path, mapped = transport.current(), transport.maps_peers() and not transport.two_paths()
         flag, quiet = p2p.flag if mapped else path.flag, path.quiet
         rounds = far.rounds(scope, flag, _itself)
-        few = u32(32) if mapped else u32(1)  # the threads that write flags fence; for a NIC one thread waits
+        few = u32(32) if mapped else u32(1)  # the threads that write flags must fence; for a NIC, one thread waits
 
         @device
         def perform(op, c, request):
-            epoch = ptx.ld_relaxed_gpu_u64(_ALL_EPOCH) + _1  # before the fence, which takes longer
+            epoch = ptx.ld_relaxed_gpu_u64(_ALL_EPOCH) + _1  # loaded before the fence, which takes longer
             me = state.my_pe()
             if completes:
                 if rank() < few:

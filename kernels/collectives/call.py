@@ -1,4 +1,4 @@
-"""Shared by all collectives: checks of operands, entering a channel, and the transfer strategy."""
+"""Code shared by all collectives: checking operands, entering a channel, and selecting the transfer strategy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ _MISFIT = constant(state.MISFIT)
 
 
 def by_strategy(make: Callable[[Strategy], Any]) -> Any:
-    """Return make()'s function ``(op, c, request)`` for this job's strategy; in a job with two, the team decides."""
+    """Return make()'s function ``(op, c, request)`` for this job's strategy; in a job with two, the team determines which."""
     if not transport.two_paths():
         return make(near if transport.maps_peers() else far)
     by_stores, by_nic = make(near), make(far)
@@ -41,7 +41,7 @@ def by_strategy(make: Callable[[Strategy], Any]) -> Any:
 
 
 def pair(name: str, team: Any, dest: Any, source: Any, channel: Any) -> int:
-    """Check the arrays, team and channel of a call. Return the common alignment of both arrays."""
+    """Check the arrays, team, and channel of a call. Return the common alignment of both arrays."""
     operands.team(name, "team", team)
     operands.integer(name, "channel", channel)
     operands.array(name, "dest", dest)
@@ -52,7 +52,7 @@ def pair(name: str, team: Any, dest: Any, source: Any, channel: Any) -> int:
 
 
 def alone(name: str, scope: Scope, perform: Any) -> Any:
-    """Return ``perform(op, c, request)``; in the simulator it refuses a second collective on a channel."""
+    """Return ``perform(op, c, request)``; in the simulator it rejects a second concurrent collective on a channel."""
     if not SIMULATOR:
         return perform
     rank = scope.rank
@@ -69,7 +69,7 @@ def alone(name: str, scope: Scope, perform: Any) -> Any:
 def entering(scope: Scope, name: str, contiguous: Any = None) -> Any:
     """Make ``enter(team, dest, source, channel)``: let the scope enter a channel, and return ``c``; its address is 0 after an error.
 
-    contiguous: of operands.contiguous(), for the arrays dest and source.
+    contiguous: the result of operands.contiguous() for the arrays dest and source.
     """
     op, sync = constant(operation.number(name)), scope.entry(name)
 
@@ -111,7 +111,7 @@ def of_arrays(plain: str, scope: Scope, request_of: Any, perform_of: Any) -> Cal
     """Typing function of ``(team, dest, source, channel)``.
 
     ``request_of(name, itemsize)`` makes ``request(op, c, dest, dest_size, source, source_size)``, which checks sizes and returns the
-    request for perform; its bytes are 0 if the sizes are refused.
+    request for perform; its bytes are 0 if the sizes are rejected.
     """
     name = plain + scope.suffix
 
@@ -126,7 +126,7 @@ def of_arrays(plain: str, scope: Scope, request_of: Any, perform_of: Any) -> Cal
 def body_of(name: str, scope: Scope, contiguous: Any, request_of: Any, perform: Any) -> Any:
     """Return the body of ``(team, dest, source, channel)``.
 
-    contiguous: of operands.contiguous(). request_of: ``request(…)`` of of_arrays().
+    contiguous: the result of operands.contiguous(). request_of: ``request(…)`` of of_arrays().
     """
     op, enter, perform = constant(operation.number(name)), entering(scope, name, contiguous), alone(name, scope, perform)
 

@@ -1,16 +1,16 @@
-"""Channels of teams: the epoch, the flags of members, and why staging can be reused.
+"""Channels of teams: their epoch, the flags of members, and the rules for reusing staging.
 
-A channel has a head (EPOCH and ONE_SIDED, written by this PE only), a row of flags for each member, and staging in two halves. Collective e
+A channel has a head (EPOCH and ONE_SIDED, written only by this PE), a row of flags for each member, and staging in two halves. Collective e
 uses half e & 1. A half has a part for each member. Each member writes its own row and its own parts.
 
 *A stale flag or line is never taken for a new one.* Flags in rows are 64-bit epochs, and waits compare with >=. Lines have the low 32 bits
-of the epoch. These are never 0 or 1, as staging is zero at first; before they wrap, begin() zeroes staging on all members.
+of the epoch. These are never 0 or 1, because staging is initially zero; before they wrap, begin() zeroes staging on all members.
 
-*A half is not overwritten before it has been read.* Collective e writes into the half of e - 2, so a member must know that the receiver has
-left e - 2. It knows this if every member waits for every other in e - 1: the receiver sends its data of e - 1 after it has left e - 2, as
-all threads of a scope synchronise in finish() of e - 2 before any of them begins e - 1. In one-sided collectives (broadcast, scans) some
-members do not wait for some others. At their end, each member sends all others an acknowledgment. ONE_SIDED is the epoch of the last
-one-sided collective. If that is e - 1, begin() waits for its acknowledgments.
+*A half is never overwritten before it has been read.* Collective e writes to the same half as e - 2, so a member must know that the
+receiver has left e - 2. It knows this if every member waits for every other in e - 1, because the receiver sends its data of e - 1 after it
+has left e - 2: all threads of a scope synchronize in finish() of e - 2 before any of them begins e - 1. In one-sided collectives
+(broadcast, scans), some members do not wait for some others. At the end of these, each member sends all others an acknowledgment. ONE_SIDED
+is the epoch of the last one-sided collective. If that is e - 1, begin() waits for its acknowledgments.
 """
 
 import functools
@@ -36,7 +36,7 @@ __all__ = [
     "write_flags",
 ]
 
-#: Mask of the poll count, as in sync.py.
+#: Mask of the poll count (see sync.py).
 POLLS_MASK = 63
 
 _CHANNELS, _BYTES, _COUNT = constant(layout.TEAM_CHANNELS), constant(layout.CHANNEL_BYTES), constant(layout.CHANNEL_COUNT)
@@ -51,9 +51,9 @@ _0, _1, _2, _LINE = (constant(c) for c in (0, 1, 2, 16))
 
 @device
 def channel_of(op, team, channel):
-    """Return (address of the channel, its team's entry). If there is no such channel, the address is 0 and the state is poisoned.
+    """Return (address of the channel, its team's entry). If there is no such channel, the address is 0, and the state is poisoned.
 
-    layout.HOST_CHANNEL is valid, too.
+    layout.HOST_CHANNEL is also valid.
     """
     entry = entry_of(op, team)
     base = _0
@@ -111,9 +111,9 @@ def _waiting(load: Any) -> Any:
     return wait
 
 
-#: Acquires: afterwards this thread sees what the flag's writer released before.
+#: Wait that acquires: what the flag's writer released before is then visible to this thread.
 wait_flag = _waiting(ptx.ld_acquire_sys_u64)
-#: For a flag without data: does not invalidate L1.
+#: Wait for a flag without data, which does not invalidate L1.
 wait_flag_only = _waiting(ptx.ld_relaxed_sys_u64)
 
 
@@ -134,7 +134,7 @@ def wait_far() -> Any:
 
 @device
 def flag_threads(size):
-    """Return how many threads of a scope write and await flags: those of its first warp."""
+    """Return the number of threads of a scope that write and await flags: those of its first warp."""
     return min(size, u32(32))
 
 
@@ -184,7 +184,7 @@ def write_flags(scope: Scope, write: Any) -> Any:
 
 @functools.cache
 def begin(scope: Scope, flag: Any) -> Any:
-    """Make ``begin(op, base, entry)``: return the epoch of a new collective. All threads of the scope call it, after a barrier.
+    """Make ``begin(op, base, entry)``: return the epoch of a new collective. All threads of the scope must call it, after a barrier.
 
     flag: ``flag(addr, value, pe)`` of the strategy.
     """
@@ -207,8 +207,8 @@ def begin(scope: Scope, flag: Any) -> Any:
 def _restart(scope: Scope, flag: Any) -> Any:
     """Make ``restart(op, base, entry, epoch)``: zero staging when the low 32 bits of the epoch wrap, and return an epoch after the wrap.
 
-    This happens between two rounds of flags. All threads fence before the first, so no member has lines in flight while staging is zeroed.
-    They also fence before the second, so no member sends lines before all staging is zero.
+    This happens between two rounds of flags. All threads fence before the first, so that no member has lines in flight while staging is
+    zeroed. They also fence before the second, so that no member sends lines before all staging is zero.
     """
     send, await_all, rank, size, sync = write_flags(scope, flag), wait_flags(scope), scope.rank, scope.size, scope.sync
 

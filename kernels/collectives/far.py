@@ -1,8 +1,8 @@
-"""The strategy if not all members map each other's memory: over the job's path; in a job with two paths, by stores to near members.
+"""The strategy if not all members map each other's memory: over the job's path; with two transports, by stores to near members.
 
 Small messages are sent into the receiver's staging (posted.py), large operands into dest (rings.py). Signals from one member to another
-arrive in order, as they are posted to one queue pair, that of the block. In jobs with two paths nodes.py handles large operands of
-regular teams.
+arrive in order, because they are posted to a single queue pair, that of the block. In jobs with two transports, nodes.py handles large
+operands of regular teams.
 """
 
 import functools
@@ -19,7 +19,7 @@ from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy
 from pgas.kernels.scope import WARP, Scope
 
-#: Most members of a team that synchronises in one round. Larger teams take log2 rounds (dissemination; Hensgen, Finkel, Manber 1988).
+#: Maximum team size for synchronizing in one round. Larger teams need log2(n) rounds (dissemination; Hensgen, Finkel, Manber 1988).
 _ONE_ROUND = 32
 
 _WORD, _ROW_SIZE = constant(layout.WORD), constant(layout.ROW_SIZE)
@@ -40,7 +40,7 @@ def begin(scope: Scope) -> Any:
 
 
 def leave(scope: Scope) -> Any:
-    """Strategy.leave(): only flags were sent, so there is no source to complete."""
+    """Strategy.leave(): nothing to complete, because only flags were sent."""
     end = channel.finish(scope, transport.current().flag)
 
     @device
@@ -51,7 +51,7 @@ def leave(scope: Scope) -> Any:
 
 
 def finish(scope: Scope, *, one_sided: bool = False) -> Any:
-    """Strategy.finish(): first complete what this member has sent, so its source may be reused."""
+    """Strategy.finish(): first complete what this member has sent, so that its source may be reused."""
     end, complete, sync = channel.finish(scope, transport.current().flag, one_sided=one_sided), _complete(scope), scope.sync
 
     @device
@@ -65,7 +65,7 @@ def finish(scope: Scope, *, one_sided: bool = False) -> Any:
 
 @functools.cache
 def _complete(scope: Scope) -> Any:
-    """Make ``complete(c)``: complete what all threads have sent, each thread for some members; between two barriers of the scope."""
+    """Make ``complete(c)``: complete what all threads have sent, each thread for some members; called between two barriers of the scope."""
     rank, size, quiet = scope.rank, scope.size, transport.current().quiet_pe
 
     @device
@@ -98,10 +98,10 @@ def barrier(scope: Scope, *, completes: bool) -> Any:
 
 @functools.cache
 def rounds(scope: Scope, flag: Any, pe_of: Any = member) -> Any:
-    """Make ``rounds(op, rows, entry, n, me, epoch)``: synchronise members with the flags ARRIVED of rows; acquires.
+    """Make ``rounds(op, rows, entry, n, me, epoch)``: synchronize members by the flags ARRIVED of rows; acquires.
 
-    In a single round each thread of the first warp signals some members. In each of several rounds (dissemination) one thread signals a
-    member and waits for another one. pe_of: ``pe_of(entry, i)`` returns the PE of member i.
+    In a single round, each thread of the first warp signals some members. In each of several rounds (dissemination), one thread signals a
+    member and waits for another. pe_of: ``pe_of(entry, i)`` returns the PE of member i.
     """
     rank, size, await_far = scope.rank, scope.size, wait_far()
 
@@ -303,9 +303,9 @@ def broadcast(scope: Scope, unit: int) -> Any:
 
 @functools.cache
 def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
-    """Strategy.reduce(): in a ring of two members or more if that pays and dest can hold partial results, else in rounds."""
+    """Strategy.reduce(): in a ring of at least two members if that is faster and dest can hold partial results; otherwise in rounds."""
     in_rounds, two = _reduce_in_rounds(scope, unit, combine), transport.two_paths()
-    if combine.rounds:  # in a ring dest holds partial sums
+    if combine.rounds:  # in a ring, dest holds partial sums
         return in_rounds
     in_ring = nodes.reduce(scope, unit, combine) if two else rings.reduce(scope, unit, combine)
 
@@ -331,10 +331,11 @@ def _slice(c, q, request):
 
 
 def _reduce_in_rounds(scope: Scope, unit: int, combine: Combine) -> Any:
-    """Make ``reduce(op, c, epoch, dest, source, nbytes)``: in rounds, with a part of staging for each member.
+    """Make ``reduce(op, c, epoch, dest, source, nbytes)``: in rounds, with one part of staging per member.
 
-    A member receives its slice from all members, combines it in their order, and puts it into every dest, in two flights per round. Results
-    arrive in order, so only the last ones are awaited. dest may be source: a slice has left its source before its result can arrive.
+    A member receives its slice from all members, combines the parts in member order, and puts the result into every dest, in two flights
+    per round. Results arrive in order, so that only the last ones are awaited. dest may be source, because a slice has left its source
+    before its result can arrive.
     """
     send, send_whole = posted.scatter(scope, unit, layout.SENT, _slice), posted.scatter(scope, unit, layout.DONE, posted.whole)
     add_up, sync = combined(scope, unit, combine, word()), scope.sync

@@ -1,9 +1,10 @@
-"""Collectives on teams that move elements, for small and large messages (OpenSHMEM 1.5, "Collective Routines").
+"""Team collectives that move elements, for small and large messages (OpenSHMEM 1.5, "Collective Routines").
 
-As in rma.py, each function takes the Numba types of a call's arguments and returns its body. A ``strategy`` (strategy.py) transfers
+As in rma.py, each function takes the Numba types of a call's arguments and returns its body. A ``strategy`` (strategy.py) transfers data
 between members that map each other's memory, or between others. ``c`` is (address of the channel, its team's entry).
 
-Up to PGAS_LL_BYTES from one member to another go through staging, so dest need not be ready before the call. More is written into dest.
+Messages of up to PGAS_LL_BYTES from one member to another go through staging, so that dest need not be ready before the call. Larger ones
+are written into dest.
 """
 
 import functools
@@ -49,7 +50,7 @@ def _received(scope: Scope, unit: int, strategy: Strategy) -> Any:
 
 
 def _alltoall(scope: Scope, unit: int, *, same: bool) -> Callable[[Strategy], Any]:
-    """alltoall, or fcollect (same: all members get the same). request: dest, source, bytes for each member."""
+    """Perform alltoall, or fcollect (same: all members get the same data). request: dest, source, bytes for each member."""
 
     @device
     def piece(c, q, request):
@@ -90,7 +91,7 @@ def _alltoall(scope: Scope, unit: int, *, same: bool) -> Callable[[Strategy], An
 
 
 def _each(name: str, itemsize: int) -> Any:
-    """Make the request of alltoall: an equal part of source for every member."""
+    """Make the request of alltoall: equal parts of source for all members."""
     fits, nbytes = fitting(name, itemsize), constant(itemsize)
 
     @device
@@ -128,7 +129,7 @@ def _all_of_source(name: str, itemsize: int) -> Any:
 
 
 def _all_of_notes(name: str, itemsize: int) -> Any:
-    """As _all_of_source(), for the host's notes in team memory (pgas/api/team.py)."""
+    """Make the request of fcollect for the host's team-setup records in team memory (pgas/api/team.py)."""
     nbytes = constant(itemsize)
 
     @device
@@ -144,7 +145,7 @@ def alltoall(scope: Scope) -> Callable[..., Any]:
 
 
 def fcollect(scope: Scope, *, notes: bool = False) -> Callable[..., Any]:
-    """Typing function of fcollect at a scope. notes: for the notes that members exchange when they make a team."""
+    """Typing function of fcollect at a scope. notes: for the team-setup records that members exchange when they create a team."""
     return of_arrays("fcollect", scope, _all_of_notes if notes else _all_of_source, functools.partial(_alltoall, same=True))
 
 
@@ -179,7 +180,7 @@ def broadcast(scope: Scope) -> Callable[..., Any]:
 
 
 def _broadcast(scope: Scope, unit: int) -> Callable[[Strategy], Any]:
-    """A broadcast. request: dest, source, bytes, root."""
+    """Perform broadcast. request: dest, source, bytes, root."""
 
     def make(strategy: Strategy) -> Any:
         begin, finish, gather = strategy.begin(scope), strategy.finish(scope, one_sided=True), strategy.gather_from(scope)
@@ -314,14 +315,14 @@ def alltoallv(scope: Scope) -> Callable[..., Any]:
 
 @device
 def _end(displ, count):
-    """Return the end of a part, 0 of an empty one; more than any array has if displ or count is negative."""
+    """Return the end of a part, 0 for an empty one; if displ or count is negative, a number beyond the size of any array."""
     if count == _0:
         return _0
     return displ + count if displ < _NEGATIVE and count < _NEGATIVE else _NEGATIVE
 
 
 def _alltoallv(scope: Scope, unit: int, itemsize: int) -> Callable[[Strategy], Any]:
-    """Every member tells each other member where to write in its dest, and how many elements; then all write there.
+    """Every member sends each other member the location in its dest and the number of elements; then all write there.
 
     request: op, dest, dest_counts, dest_displs, source, source_counts, source_displs.
     """

@@ -1,11 +1,11 @@
 """The strategy if all members map each other's memory.
 
 Small messages are sent as LL-16 lines (NCCL's protocol): a 16-byte store has 8 bytes of data and twice the epoch; the receiver polls the
-line in its own memory. This takes one flight, no fence and no barrier. Larger messages are stored into dest or loaded from source, with
-flags before and after.
+line in its own memory. This takes one flight, without a fence or a barrier. Larger messages are stored into dest or loaded from source,
+with flags before and after.
 
-Lines need no order among each other, as each has its own flag. Data stored into dest is ordered before DONE: the threads of the scope
-synchronise, then the threads that write flags fence at system scope, which covers the others' stores (PTX ISA, causality order).
+Lines need not be ordered, because each has its own flag. Data stored into dest is ordered before DONE: the threads of the scope
+synchronize, then the threads that write flags fence at system scope, which covers the others' stores (PTX ISA, causality order).
 """
 
 import functools
@@ -60,14 +60,14 @@ leave = finish
 def _sync_flags(scope: Scope, word: int, fence: Any = ptx.fence_sys) -> Any:
     """Make ``sync_flags(op, c, epoch)``: signal every member and wait for every member; acquires. Called after a barrier of the scope.
 
-    fence: the fence of the signalling threads; ptx.nothing: none.
+    fence: the fence of the signaling threads; ptx.nothing: none.
     """
     send, await_all, rank, _word = channel.write_flags(scope, flag), channel.wait_flags(scope), scope.rank, constant(word)
 
     @device
     def sync_flags(op, c, epoch):
         base, entry = c
-        if rank() < u32(32):  # the threads that write flags; a fence waits for earlier loads, so it comes before those of send()
+        if rank() < u32(32):  # the threads that write flags; the fence comes before the loads of send(), because it waits for earlier loads
             fence()
         send(base, entry, _word, epoch)
         await_all(op, base, entry, _word, epoch)
@@ -76,7 +76,7 @@ def _sync_flags(scope: Scope, word: int, fence: Any = ptx.fence_sys) -> Any:
 
 
 def barrier(scope: Scope, *, completes: bool) -> Any:
-    """Strategy.barrier(). In a job with two paths members may also have put to PEs of other machines, which a barrier completes, too."""
+    """Strategy.barrier(). In a job with two transports, a barrier also completes what members have put to PEs on other nodes."""
     sync_flags = _sync_flags(scope, layout.ARRIVED, ptx.fence_sc_sys if completes else ptx.nothing)
     if not (completes and transport.two_paths()):
         return sync_flags
@@ -275,7 +275,7 @@ def fcollect(scope: Scope, unit: int) -> Any:
 
 @functools.cache
 def broadcast(scope: Scope, unit: int) -> Any:
-    """Strategy.broadcast(): members load from the root's source at the same time, as the root's SM would limit stores to all of them."""
+    """Strategy.broadcast(): members load from the root's source concurrently, because the root's SM would limit stores to all of them."""
     pull, rank, size, sync = copy(unit, get=True, warp=scope is WARP), scope.rank, scope.size, scope.sync
     announce, await_all = channel.write_flags(scope, flag), channel.wait_flags(scope)
 
@@ -302,7 +302,7 @@ def broadcast(scope: Scope, unit: int) -> Any:
 
 
 def _of_pairs(combine: Combine) -> tuple[Any, Any, Any]:
-    """Return ``first(w0, w1)``, ``add(acc, w0, w1)`` and ``last(acc)`` for two words, which are one item or two."""
+    """Return ``first(w0, w1)``, ``add(acc, w0, w1)``, and ``last(acc)`` for two words, which are one item or two."""
     words, first, add, last = combine.words, combine.first, combine.add, combine.last
 
     if words == 2:
@@ -326,9 +326,9 @@ def _of_pairs(combine: Combine) -> tuple[Any, Any, Any]:
 
 @functools.cache
 def _reduce_run(combine: Combine) -> Any:
-    """Make ``run(entry, source, dest, at, end, step, everywhere)``: combine pairs at byte offsets at, at + step, ... below end.
+    """Make ``run(entry, source, dest, at, end, step, everywhere)``: combine pairs at byte offsets at, at + step, ..., below end.
 
-    Four pairs at a time: one member's pairs are loaded while those of the member before it are added.
+    Four pairs are combined at a time: one member's pairs are loaded while those of the previous member are added.
     """
     begin, more, end_of = _of_pairs(combine)
 
@@ -384,7 +384,7 @@ def _reduce_run(combine: Combine) -> Any:
 
 @device
 def store_pair(entry, at, pair, everywhere):
-    """Store two words here, or at every member."""
+    """Store two words on this PE or on every member."""
     if everywhere:
         q = rank_of(entry)
         for _ in range(size_of(entry)):
@@ -419,9 +419,9 @@ def _reduce_items(unit: int, combine: Combine) -> Any:
 
 @functools.cache
 def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
-    """Two-shot: a member combines its slice of all sources and stores it into every dest.
+    """Reduce in two steps: a member combines its slice of all sources and stores it into every dest.
 
-    dest may be source: no other member reads this slice of it.
+    dest may be source, because no other member reads this slice of it.
     """
     arrive, done, rank, size, sync = _sync_flags(scope, layout.ARRIVED), _sync_flags(scope, layout.DONE), scope.rank, scope.size, scope.sync
     pairs, items, item = _reduce_run(combine), _reduce_items(unit, combine), constant(combine.words * layout.WORD)
@@ -464,7 +464,7 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
             pairs(entry, own, dest, u64(rank()) * _LINE, at, u64(size()) * _LINE, False)
         items(entry, own, dest, at + u64(rank()) * item, nbytes, u64(size()) * item, nbytes, False)
         sync()
-        done(op, c, epoch)  # sources may be reused
+        done(op, c, epoch)  # then sources may be reused
         return epoch
 
     return reducescatter

@@ -1,16 +1,17 @@
-"""Large operands between members on several machines, in jobs with two paths: they cross a NIC once for each machine.
+"""Large operands between members on several nodes, in jobs with two transports: they cross a NIC once per node.
 
-A *regular* team has k members on each of its m machines, numbered consecutively: member i is number i % k of machine i // k. Members with
-the same number exchange pieces between machines by put_signal, members of a machine by loads and stores. So a member's NIC carries 1 / k of
-what far.py, which serves all other teams, would send. Small messages go to every member directly: one flight through a NIC takes less time
-than such a flight and two by stores. In alltoall all messages go directly, as all members get different data.
+A *regular* team has k members on each of its m nodes, numbered consecutively: member i is number i % k on node i // k. Members with the
+same number exchange pieces between nodes by put_signal, members on the same node by loads and stores. A member's NIC therefore carries 1 /
+k of what far.py, which serves all other teams, would send. Small messages are sent to every member directly, because one flight through a
+NIC takes less time than such a flight and two by stores. In alltoall, all messages are sent directly, because all members get different
+data.
 
-*Flags.* A member writes its row on other machines through the NIC, on its own machine by stores. Before the stores the scope synchronises
-and the writing threads fence, so the reader sees what the NIC has delivered and what other threads of the scope have stored (PTX ISA,
+*Flags.* A member writes its row on other nodes through the NIC, on its own node by stores. Before the stores, the scope synchronizes and
+the writing threads fence, so that the reader observes what the NIC has delivered and what other threads of the scope have stored (PTX ISA,
 causality order).
 
-*No half of staging is written too early.* Except in a broadcast, the result depends on every member. So a member that has the result knows
-that every member has begun this collective (channel.py). A broadcast ends with acknowledgments.
+*No half of staging is written too early.* Except in a broadcast, the result depends on every member. A member that has the result therefore
+knows that every member has begun this collective (channel.py). A broadcast ends with acknowledgments.
 """
 
 import functools
@@ -38,19 +39,19 @@ _0, _1, _BELOW_PAIR, _PAIR = constant(0), constant(1), constant(15), constant(16
 
 @device
 def first_of(entry):
-    """Return the first member of this machine."""
+    """Return the first member on this node."""
     return u32(rank_of(entry) - rank_of(entry) % per_machine(entry))
 
 
 @device
 def behind(entry, machines):
-    """Return the member with this member's number on the machine that is ``machines`` places further in the ring."""
+    """Return the member with this member's number on the node that is ``machines`` positions further in the ring."""
     return u32((rank_of(entry) + u32(machines) * per_machine(entry)) % size_of(entry))
 
 
 @functools.cache
 def _notify(scope: Scope) -> Any:
-    """Make ``notify(c, word, value)``: write a word of this member's row at the others of its machine, after a barrier of the scope."""
+    """Make ``notify(c, word, value)``: write a word of this member's row on the others of its node, after a barrier of the scope."""
     rank, size = scope.rank, scope.size
 
     @device
@@ -70,7 +71,7 @@ def _notify(scope: Scope) -> Any:
 
 @functools.cache
 def _await(scope: Scope) -> Any:
-    """Make ``await_near(op, c, word, value)``: wait for that word from the others of this machine, for all threads of the scope."""
+    """Make ``await_near(op, c, word, value)``: wait for that word from the others on this node, for all threads of the scope."""
     rank, size, sync = scope.rank, scope.size, scope.sync
 
     @device
@@ -89,7 +90,7 @@ def _await(scope: Scope) -> Any:
 
 @functools.cache
 def _store_near(scope: Scope, unit: int) -> Any:
-    """Make ``store(entry, to, source, nbytes)``: copy to the same address at the others of this machine."""
+    """Make ``store(entry, to, source, nbytes)``: copy to the same address on the others of this node."""
     move, rank, size = copy(unit, warp=scope is WARP), scope.rank, scope.size
 
     @device
@@ -108,7 +109,7 @@ def _store_near(scope: Scope, unit: int) -> Any:
 
 @functools.cache
 def broadcast(scope: Scope, unit: int) -> Any:
-    """Strategy.broadcast(): members with the root's number forward chunks along a chain of machines; others load from them."""
+    """Strategy.broadcast(): members with the root's number forward chunks along a chain of nodes; others load from them."""
     put, pull, move = posted.put(unit), copy(unit, get=True, warp=scope is WARP), copy(unit, warp=scope is WARP)
     notify, await_near, rank, size, sync = _notify(scope), _await(scope), scope.rank, scope.size, scope.sync
     await_far = wait_far()
@@ -145,14 +146,14 @@ def broadcast(scope: Scope, unit: int) -> Any:
         else:
             if me == root and dest != source:
                 move(dest, source, nbytes, u64(rank()), u64(size()), False)
-            await_near(op, c, _DONE, epoch)  # then no member of this machine loads from this one any more
+            await_near(op, c, _DONE, epoch)  # then no member on this node loads from this one anymore
 
     return broadcast
 
 
 @functools.cache
 def fcollect(scope: Scope, unit: int) -> Any:
-    """Strategy.fcollect(): send to the members with this number on other machines; store their data and this member's on this machine."""
+    """Strategy.fcollect(): send to the members with this number on other nodes; store their data and this member's on this node."""
     put, store, move = posted.put(unit), _store_near(scope, unit), copy(unit, warp=scope is WARP)
     notify, await_near, rank, size, sync = _notify(scope), _await(scope), scope.rank, scope.size, scope.sync
     await_far = wait_far()
@@ -187,7 +188,7 @@ def fcollect(scope: Scope, unit: int) -> Any:
 
 @functools.cache
 def _add_near(scope: Scope, unit: int, combine: Combine) -> Any:
-    """Make ``add(entry, to, begun, source, nbytes)``: combine the sources of all members of this machine, in their order, into ``to``.
+    """Make ``add(entry, to, begun, source, nbytes)``: combine the sources of all members on this node, in their order, into ``to``.
 
     begun: ``to`` already has the partial result of earlier members.
     """
@@ -214,8 +215,8 @@ def _add_near(scope: Scope, unit: int, combine: Combine) -> Any:
 def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
     """Make ``reduce(op, c, epoch, dest, source, nbytes)``; dest is not source.
 
-    Members with number l combine slice l in a ring of machines (rings.reduce()); each adds the sources of all members of its machine to a
-    piece. A member that gets a final piece stores it at all members of its machine.
+    Members with number l combine slice l in a ring of nodes (rings.reduce()); each adds the sources of all members on its node to a piece.
+    A member that gets a final piece stores it on all members of its node.
     """
     put, add, store = posted.put(unit), _add_near(scope, unit, combine), _store_near(scope, unit)
     notify, await_near, rank, sync, await_far = _notify(scope), _await(scope), scope.rank, scope.sync, wait_far()
@@ -261,10 +262,10 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
 
 @functools.cache
 def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
-    """Strategy.reducescatter(): a member combines its machine's sources for the members with its number, and sends them the results.
+    """Strategy.reducescatter(): a member combines its node's sources for the members with its number, and sends them the results.
 
-    It does so in rounds, and sends from its own part of its staging, which no other member writes. Round r + 2 overwrites the data of
-    round r, which has left by then: its receivers have sent their data of round r + 1.
+    It does so in rounds, and sends from its own part of its staging, which no other member writes. Round r + 2 overwrites the data of round
+    r, which has left by then, because its receivers have sent their data of round r + 1.
     """
     put, add, words = posted.put(unit), _add_near(scope, unit, combine), combine.words
     load, load_part, store = load_item(unit, words), load_item(8, words), store_item(unit, words)

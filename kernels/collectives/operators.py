@@ -1,7 +1,7 @@
 """The operations of reductions, as functions of words (words.py).
 
-Elements are accumulated in 64-bit integers, float32 or float64; float16 and bfloat16 in float32, rounded once at the end. Elements of the
-padding are computed, too, but not stored.
+Elements are accumulated in 64-bit integers, float32, or float64; float16 and bfloat16 in float32, rounded once at the end. Elements of the
+padding are also computed, but not stored.
 """
 
 import functools
@@ -22,7 +22,7 @@ class Combine:
     """Functions of an *item* of ``words`` words, one or two.
 
     ``first(w0, w1)`` returns an accumulator, ``add(acc, w0, w1)`` adds another member's item to one, ``last(acc)`` returns the item's
-    words. ``rounds``: last() rounds, so it may be used for the final result only, not for partial sums.
+    words. ``rounds``: whether last() rounds, so that it may be used only for the final result, not for partial sums.
     """
 
     words: int
@@ -33,7 +33,7 @@ class Combine:
 
 
 def lacking(op: Reduction, kind: str) -> str:
-    """Return "" if an operation takes elements of this kind, else the kinds that it takes. kind: of a NumPy dtype; f for bfloat16, too."""
+    """Return "" if an operation takes elements of this kind (of a NumPy dtype; f also for bfloat16), otherwise the kinds that it takes."""
     if op in (Reduction.AND, Reduction.OR, Reduction.XOR):
         return "" if kind in "biu" else "integers"
     kinds = "iufc" if op is Reduction.SUM else "iuf"
@@ -46,7 +46,7 @@ def has_locations(dtype: np.dtype[Any]) -> bool:
 
 
 def reduction(function: str, op: Reduction, dtype: Any) -> Combine:
-    """Return the functions of an operation on an element type. Raises KernelTypeError: the type does not have the operation."""
+    """Return the functions of an operation on an element type. Raises KernelTypeError if the operation is not defined for the type."""
     if allowed := lacking(op, "f" if dtype == types.bfloat16 else numpy_dtype(dtype).kind):
         refuse("reduction", function=function, op=op.name, dtype=dtype, allowed=allowed)
     parts = dtype.underlying_float if isinstance(dtype, types.Complex) else dtype
@@ -95,7 +95,7 @@ def _one_word(one: Any, more: Any, end: Any) -> tuple[Any, Any, Any]:
 
 
 def _halves(one: Any, more: Any, end: Any, bits: int) -> tuple[Any, Any, Any]:
-    """Return functions of twice as many bits, which apply the given ones to each half."""
+    """Return functions on twice as many bits, which apply the given ones to each half."""
     _bits, mask = constant(bits), constant((1 << bits) - 1)
 
     @device
@@ -239,7 +239,7 @@ def _prod(a, b):
 
 @device
 def _min(a, b):
-    return b if b < a or b != b else a  # a NaN of any member is the result, in any order
+    return b if b < a or b != b else a  # a NaN from any member is the result, in any order
 
 
 @device
@@ -273,7 +273,7 @@ _OPERATIONS = {
 
 @functools.cache
 def location(dtype: Any, *, least: bool) -> Combine:
-    """Return the functions of minloc (least) or maxloc on pairs (value, location); NaN wins, among equals the smallest location."""
+    """Return the functions of minloc (least) or maxloc on pairs (value, location); NaN takes precedence, then the smallest location."""
     read, write = _conversion(dtype)
     better = _less if least else _greater
 

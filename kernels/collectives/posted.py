@@ -1,7 +1,7 @@
 """Sending over the job's path: put_signal into the receiver's memory, with SIGNAL_SET of the epoch.
 
-SIGNAL_ADD would count signals of the next collective, too. Each thread of the scope posts to one member. In a job with two paths
-all threads store to the near members, as in near.py, and flags follow.
+SIGNAL_ADD would also count signals of the next collective. Each thread of the scope posts to one member. In a job with two transports, all
+threads store to the near members, as in near.py, and flags follow.
 """
 
 import functools
@@ -18,7 +18,7 @@ from pgas.kernels.window import remote
 
 __all__ = ["CHUNK_BYTES", "PIECE_BYTES", "part_of", "put", "scatter", "whole"]
 
-#: Bytes of a broadcast, and of a reduction in a ring, that are forwarded in one piece.
+#: Number of bytes of a broadcast, and of a reduction in a ring, that are forwarded as one piece.
 CHUNK_BYTES, PIECE_BYTES = 256 << 10, 64 << 10
 
 
@@ -44,7 +44,7 @@ def put(unit: int) -> Any:
 def scatter(scope: Scope, unit: int, word: int, piece: Any) -> Any:
     """Make ``scatter(c, epoch, request)``: send a piece to every other member, and then the epoch to a word of this PE's row.
 
-    ``piece(c, q, request)``: as in Strategy.exchange().
+    ``piece(c, q, request)``: see Strategy.exchange().
     """
     post, rank, size, sync, _word, two = put(unit), scope.rank, scope.size, scope.sync, constant(word), transport.two_paths()
     move, notify = copy(unit, warp=scope is WARP), flag

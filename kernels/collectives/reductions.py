@@ -1,4 +1,4 @@
-"""Reductions and scans on teams (OpenSHMEM 1.5, "SHMEM_REDUCTIONS"; scans: 1.6), as in movement.py."""
+"""Reductions and scans on teams (OpenSHMEM 1.5, "SHMEM_REDUCTIONS"; scans: 1.6); structured like movement.py."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,7 @@ def operation_of(name: str, op: Any) -> Reduction:
 
 
 def _reduce(scope: Scope, unit: int, combine: Combine) -> Callable[[Strategy], Any]:
-    """An all-reduce. request: dest, source, bytes."""
+    """Perform an all-reduce. request: dest, source, bytes."""
 
     def make(strategy: Strategy) -> Any:
         begin, finish, gather, send = strategy.begin(scope), strategy.finish(scope), strategy.gather(scope), strategy.send_same(scope, unit)
@@ -58,7 +58,7 @@ def _reduce(scope: Scope, unit: int, combine: Combine) -> Callable[[Strategy], A
 
 
 def _reducescatter(scope: Scope, unit: int, combine: Combine) -> Callable[[Strategy], Any]:
-    """A reduce-scatter. request: dest, source, bytes of dest."""
+    """Perform a reduce-scatter. request: dest, source, bytes of dest."""
 
     def make(strategy: Strategy) -> Any:
         begin, finish, gather, send = strategy.begin(scope), strategy.finish(scope), strategy.gather(scope), strategy.send_each(scope, unit)
@@ -82,7 +82,7 @@ def _reducescatter(scope: Scope, unit: int, combine: Combine) -> Callable[[Strat
 
 
 def _scan(scope: Scope, unit: int, combine: Combine, identity: int | None) -> Callable[[Strategy], Any]:
-    """A scan in rounds through staging. request: dest, source, bytes. identity: for an exclusive scan, the word for member 0."""
+    """Perform a scan in rounds through staging. request: dest, source, bytes. identity: for an exclusive scan, the word for member 0."""
     exclusive, neutral = identity is not None, constant(identity or 0)
 
     def make(strategy: Strategy) -> Any:

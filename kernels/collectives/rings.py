@@ -1,6 +1,6 @@
-"""Large operands through a NIC: trees and chains for a broadcast, a ring for a reduction.
+"""Large operands through a NIC: a tree or a chain for a broadcast, a ring for a reduction.
 
-Pieces are stored in dest, and a member forwards each when it has arrived.
+Pieces are stored in dest, and a member forwards each piece once it has arrived.
 """
 
 import functools
@@ -25,7 +25,7 @@ _0, _1, _BELOW_PAIR, _PAIR, _PIECE = constant(0), constant(1), constant(15), con
 
 @functools.cache
 def broadcast_from_root(scope: Scope, unit: int) -> Any:
-    """Strategy.broadcast() in a job with two paths: the root sends to all members."""
+    """Strategy.broadcast() in a job with two transports: the root sends to all members."""
     scatter, move = posted.scatter(scope, unit, layout.DONE, posted.whole), copy(unit, warp=scope is WARP)
     rank, size, sync, await_far = scope.rank, scope.size, scope.sync, wait_far()
 
@@ -97,9 +97,9 @@ def broadcast(scope: Scope, unit: int) -> Any:
 def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
     """Make ``reduce(op, c, epoch, dest, source, nbytes)``: reduce-scatter, then all-gather, in a ring, by pieces (Patarasuk and Yuan 2009).
 
-    The slice that starts at member i + 1 is combined in the order of the ring and ends at member i. Each slice is combined once, so all
-    members get the same bits. dest holds partial results: a member adds its source to a piece in its dest and forwards it. The final piece
-    arrives at the same address. It depends on the partial one, which has therefore been forwarded by then.
+    The slice that starts at member i + 1 is combined in the order of the ring and ends at member i. Each slice is combined once, so that
+    the results of all members are bitwise identical. dest holds partial results: a member adds its source to a piece in its dest and
+    forwards it. The final piece arrives at the same address. It depends on the partial one, which has therefore been forwarded by then.
     """
     put, rank, size, sync, await_far = posted.put(unit), scope.rank, scope.size, scope.sync, wait_far()
     load, store = load_item(unit, combine.words), store_item(unit, combine.words)
@@ -122,8 +122,8 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
         before, behind = wrapped(u32(me + n - 1), n), wrapped(u32(me + 1), n)
         slice_ = ((nbytes + _BELOW_PAIR) // _PAIR + u64(n) - _1) // u64(n) * _PAIR
         received = sent = epoch << _CHUNK_SHIFT
-        # In turn k a member sends slice me - k: first its own, then the one that arrived in the turn before; from turn n - 1 on, final
-        # ones.
+        # In round k, a member sends slice me - k: first its own, then the one that arrived in the previous round; from round n - 1 on,
+        # final ones.
         for k in range(2 * n - 1):
             which = u32(me + 2 * n - u32(k)) % n
             at, end = min(u64(which) * slice_, nbytes), min((u64(which) + _1) * slice_, nbytes)

@@ -1,4 +1,4 @@
-"""The transfer strategy between the members of a team: near.py uses loads and stores, far.py the job's path to PEs that are not mapped."""
+"""The transfer strategy between the members of a team: near.py uses loads and stores, far.py the job's path to unmapped PEs."""
 
 from typing import Any, Protocol
 
@@ -25,9 +25,9 @@ class Strategy(Protocol):
         """Make ``leave(op, c, epoch)``: finish() after barrier(), when no data was sent."""
 
     def barrier(self, scope: Scope, *, completes: bool) -> Any:
-        """Make ``barrier(op, c, epoch)``: wait until all members have arrived. completes: their earlier operations are complete then."""
+        """Make ``barrier(op, c, epoch)``: wait until all members have arrived. completes: then their earlier operations are complete."""
 
-    # Through staging, up to window.LL_BYTES for each pair. Every member sends and receives.
+    # Through staging, up to window.LL_BYTES per pair. Every member sends and receives.
 
     def send_same(self, scope: Scope, unit: int) -> Any:
         """Make ``send(op, c, epoch, source, nbytes)``: send the same to every other member."""
@@ -42,10 +42,10 @@ class Strategy(Protocol):
         """Make ``gather(op, c, epoch)``: wait for all members' data, unless word() waits; called between sending and word()."""
 
     def gather_from(self, scope: Scope) -> Any:
-        """Make ``gather(op, c, epoch, q)``: the same if only member q has sent."""
+        """Make ``gather(op, c, epoch, q)``: wait for member q's data if only member q has sent."""
 
     def release(self, scope: Scope) -> Any:
-        """Make ``release(c)``, called after gather(): then the source of send_same() may be overwritten."""
+        """Make ``release(c)``, called after gather(): afterwards, the source of send_same() may be overwritten."""
 
     def word(self) -> Any:
         """Make ``word(op, c, epoch, q, i)``: return word i of member q's data."""
@@ -55,7 +55,8 @@ class Strategy(Protocol):
     def exchange(self, scope: Scope, unit: int, piece: Any) -> Any:
         """Make ``exchange(op, c, epoch, request)``: every member writes a piece to every member, including itself.
 
-        ``piece(c, q, request)`` returns the destination address (of this PE's slot), the source address and the bytes of member q's piece.
+        ``piece(c, q, request)`` returns the destination address (of this PE's slot), the source address, and the number of bytes of member
+        q's piece.
         """
 
     def fcollect(self, scope: Scope, unit: int) -> Any:

@@ -1,4 +1,4 @@
-"""Operands as words of 8 bytes, which collectives move and combine. The last word of an operand may be incomplete."""
+"""Operands as 8-byte words, which collectives move and combine. The last word of an operand may be incomplete."""
 
 import functools
 from typing import Any
@@ -32,9 +32,9 @@ def _whole_store(write: Any) -> Any:
 
 @functools.cache
 def load_word(unit: int) -> Any:
-    """Make ``load(addr, left)``: load the word at addr, of which ``left`` bytes belong to the operand (8 or more: all); the others are 0.
+    """Make ``load(addr, left)``: load the word at addr, of which ``left`` bytes belong to the operand (all if 8 or more); the others are 0.
 
-    unit: addr and left are multiples of it (operands.unit()).
+    unit: common divisor of addr and left (operands.unit()).
     """
     whole, part, _unit = ptx.ld_plain[8], ptx.ld_plain[min(unit, 8)], constant(unit)
     if unit >= 8:
@@ -56,7 +56,7 @@ def load_word(unit: int) -> Any:
 
 @functools.cache
 def store_word(unit: int) -> Any:
-    """Make ``store(addr, word, left)``; arguments as in load_word()."""
+    """Make ``store(addr, word, left)``; for the arguments, see load_word()."""
     whole, part, _unit = ptx.st_plain[8], ptx.st_plain[min(unit, 8)], constant(unit)
     if unit >= 8:
         return _whole_store(whole)
@@ -105,7 +105,7 @@ def store_item(unit: int, words: int) -> Any:
 def first_of(scope: Scope) -> Any:
     """Make ``first(k)``: return the first word that this thread sends to its k-th peer.
 
-    In a block, a different warp begins for each peer.
+    In a block, a different warp begins with each peer.
     """
     rank, size = scope.rank, scope.size
     if scope.suffix != "_block":
@@ -145,7 +145,7 @@ def copy_words(scope: Scope, unit: int) -> Any:
 def combined(scope: Scope, unit: int, combine: Combine, word: Any) -> Any:
     """Make ``combined(op, c, epoch, dest, own, nbytes, members)``: combine the data of members 0 to members - 1, in their order.
 
-    word: of the strategy. own: this member's own data.
+    word: word() of the strategy. own: this member's own data.
     """
     words, load, store = combine.words, load_item(unit, combine.words), store_item(unit, combine.words)
     first, add, last, rank, size = combine.first, combine.add, combine.last, scope.rank, scope.size

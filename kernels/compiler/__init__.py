@@ -1,7 +1,7 @@
-"""All code that depends on the device-code compiler: device functions, PTX primitives and their CPU twins, the binding of public names.
+"""All code that depends on the device-code compiler: device functions, PTX primitives and their CPU twins, and the binding of public names.
 
-The compiler is chosen here only. ``backend`` is the module that implements interface.Backend; this package has its members under the same
-names. On GPUs ``compiler`` is that module, too, as an interface.Compiler, which makes machine code.
+Only this module selects the compiler. ``backend`` is the module that implements interface.Backend; this package has its members under the
+same names. On GPUs, ``compiler`` is the same module as an interface.Compiler, which makes machine code.
 """
 
 from pgas.base.backend import SIMULATOR
@@ -10,7 +10,7 @@ from pgas.kernels.compiler.interface import Backend, Compiler
 
 try:
     import numba
-except ImportError as error:  # the remedy is part of the message, as doctor cannot run without Numba
+except ImportError as error:  # the message contains the remedy, because doctor cannot run without Numba
     known = explain(str(error))
     raise ImportError(f"{error}; {known[0].remedy if known else mend('versions')}") from error
 
@@ -26,8 +26,8 @@ else:
     compiler: Compiler = numba_cuda
     backend = compiler
 
-#: The names of CUDA in kernels (``cuda.threadIdx``, ``cuda.shared.array``, ``cuda.atomic``) and on the host (``cuda.stream()``): the module
-#: ``numba.cuda``, in the simulator too. After ``from pgas import cuda`` the order of imports does not matter.
+#: The module ``numba.cuda``, also in the simulator: CUDA's names in kernels (``cuda.threadIdx``, ``cuda.shared.array``, ``cuda.atomic``)
+#: and on the host (``cuda.stream()``). After ``from pgas import cuda``, the order of imports does not matter.
 cuda = backend.cuda
 types, KernelTypeError = backend.types, backend.KernelTypeError
 u32, u64, i64, constant = backend.u32, backend.u64, backend.i64, backend.constant

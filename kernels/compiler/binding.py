@@ -1,6 +1,6 @@
 """Public stubs bound to the functions that check their operand types and return their bodies: overloads of the compiler.
 
-* ``device_function(typing)``: a stub that device code calls, and the host if it says so;
+* ``device_function(typing)``: a stub that device code may call, and also the host if a host function is given;
 * ``array_function(typing, host)``: one that returns an array.
 
 Calls on the host that launch kernels are bound later (``HOST_FORMS``): the modules that launch kernels are in higher layers.
@@ -21,20 +21,20 @@ __all__ = ["HOST_FORMS", "Index", "Integer", "array_function", "device_function"
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-#: An integer of Python or NumPy; and the index of an element.
+#: Types of an integer of Python or NumPy, and of the index of an element.
 Integer = int | np.integer
 Index = Integer | tuple[Integer, ...]
 
-#: Functions for calls outside kernels, by the name of the stub (pgas/api/host_ops.py).
+#: Functions for calls outside kernels, by stub name (pgas/api/host_ops.py).
 HOST_FORMS: dict[str, Callable[..., Any]] = {}
 
 
 def device_function(typing: Callable[..., Any], host: Callable[..., Any] | None = None) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Bind a documented stub to ``typing``, which has the same parameters, gets the types of the operands and returns the body.
+    """Bind a documented stub to ``typing``, which has the same parameters, gets the types of the operands, and returns the body.
 
-    Keyword-only parameters of the stub are those of the host only.
+    Keyword-only parameters of the stub are available only on the host.
 
-    Outside a kernel, a call runs the stub's function in HOST_FORMS, else ``host``; without either it raises TypeError.
+    Outside a kernel, a call runs the stub's function in HOST_FORMS, otherwise ``host``; if there is neither, it raises TypeError.
     """
 
     def bind(stub: Callable[_P, _R]) -> Callable[_P, _R]:

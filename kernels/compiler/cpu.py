@@ -1,6 +1,6 @@
-"""The simulator's twins of the typed primitives: elements of arrays in host memory, by address and dtype.
+"""The simulator's twins of the typed primitives: access to elements of arrays in host memory, by address and dtype.
 
-``mem`` is the memory they act on: the host's own, or the weak model, which delays and reorders stores to other PEs.
+``mem`` is the memory on which they act: host memory itself, or the weak model, which delays and reorders stores to other PEs.
 """
 
 import struct
@@ -30,7 +30,7 @@ def read_only(addr: int, nbytes: int) -> int:
 
 
 def read_again() -> None:
-    """Forget what read_only() has read, as the host has changed words between two kernels."""
+    """Forget what read_only() has read, because the host has changed words between two kernels."""
     _read_only.clear()
 
 
@@ -38,8 +38,8 @@ def begin(weak_seed: int | None, own_lo: int, own_hi: int) -> None:
     """Start a job: forget the last one's words, and choose the memory model.
 
     Args:
-        weak_seed: None for the host's own memory; of the weak one, the seed of its delays.
-        own_lo, own_hi: the part of its slot that only this PE reads; stores to the rest of the window are remote.
+        weak_seed: seed of the weak model's delays; None for host memory itself.
+        own_lo, own_hi: bounds of the part of its slot that only this PE reads; stores to the rest of the window are remote.
     """
     read_again()
     if weak_seed is None:
@@ -88,13 +88,13 @@ def store_octoword(addr: int, low: int, high: int) -> None:
 
 
 def load_line(addr: int) -> tuple[int, int, int, int]:
-    """Return the four words of 4 bytes of a line; each half of it is loaded at once."""
+    """Return the four 4-byte words of a line; each half of the line is loaded by one access."""
     one, other = mem.load(addr, 8), mem.load(addr + 8, 8)
     return one & 0xFFFF_FFFF, one >> 32, other & 0xFFFF_FFFF, other >> 32
 
 
 def atomic_max(addr: int, value: int) -> None:
-    """Raise a word to value if it is less; atomic among the threads of this process only."""
+    """Raise a word to value if it is less; atomic only among the threads of this process."""
     if mem.load(addr, 8) < value:
         mem.store(addr, value, 8)
 
@@ -125,21 +125,21 @@ def swapped(value: int, nbytes: int) -> int:
 
 def relax(operation: str) -> None:
     """Let other threads run; reports name the operation that waits."""
-    arrays.begin_turn()  # it yields here, so its polls need not preempt it
+    arrays.begin_turn()  # it yields here, so that its polls need not preempt it
     engine.yield_(operation)
 
 
 def _ignore() -> None:
-    """Do nothing: there is no job."""
+    """Do nothing, because there is no job."""
 
 
-#: Called by a thread that has poisoned the state; the job sets it, to raise the error inside the kernel.
+#: Function called by a thread that has poisoned the state; the job sets it to raise the error inside the kernel.
 on_failure: Callable[[], None] = _ignore
 
 
 def load_element(addr: int, dtype: np.dtype) -> Any:
-    """Return the element at addr: a Python integer that remembers its type for integers, else a NumPy scalar."""
-    arrays.count_read()  # a loop of the user that calls g must end
+    """Return the element at addr: for integers a Python integer that remembers its type, otherwise a NumPy scalar."""
+    arrays.count_read()  # a user's loop that calls g must end
     nbytes = dtype.itemsize
     if nbytes == 16:
         return np.frombuffer(struct.pack("<2Q", mem.load(addr, 8), mem.load(addr + 8, 8)), dtype)[0]
@@ -169,13 +169,13 @@ def store_element(addr: int, dtype: np.dtype, value: Any) -> None:
 
 
 def element_words(dtype: np.dtype, value: Any) -> tuple[int, int]:
-    """Return an element's bytes as two words, the second 0 unless it has 16."""
+    """Return an element's bytes as two words; the second is 0 unless the element has 16 bytes."""
     words = [word for _, word, _ in _words(dtype, value)]
     return words[0], words[1] if len(words) > 1 else 0
 
 
 def update_element(change: str, addr: int, dtype: np.dtype, *values: Any) -> Any:
-    """Change an element atomically, as PTX's atom with that name does, and return what it held."""
+    """Change an element atomically, like PTX's atom with that name, and return its old value."""
     arrays.count_read(arrays.ATOMIC_READS)
     if change in ("min", "max") or (dtype.itemsize == 2 and change == "add"):
         return _by_compare_swap(_COMBINED[change], addr, dtype, values[0])
@@ -209,7 +209,7 @@ def whole(value: Any, dtype: np.dtype) -> int:
     """Return a value as an integer, which wraps in an element of dtype. A float must fit: on a GPU the result is undefined otherwise.
 
     Raises:
-        OverflowError: it does not.
+        OverflowError: the float does not fit.
     """
     if isinstance(value, (float, np.floating)):
         bounds = np.iinfo(dtype)

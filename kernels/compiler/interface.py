@@ -1,9 +1,9 @@
-"""The interface of device-code compilers. One module of this folder implements it for each compiler; __init__.py selects one.
+"""The interface of device-code compilers. Each compiler has a module in this directory that implements it; __init__.py selects one.
 
 * ``Backend``: how device functions are made and bound to public names. numba_cuda.py for GPUs, simulator.py for the simulator.
 * ``Compiler``: a Backend that makes machine code; not the simulator, where kernels are Python.
 
-With every compiler, streams, events, bound and cooperative launches, occupancy and registers come from cuda.core (``Compiled.kernel``).
+With every compiler, streams, events, bound and cooperative launches, occupancy, and registers come from cuda.core (``Compiled.kernel``).
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 __all__ = ["Backend", "Compiled", "Compiler", "Key"]
 
-#: Returns the part of a disk cache key for everything that compiled code depends on beside its source file; raises
+#: Function that returns the part of a disk cache key for everything other than its source file on which compiled code depends; raises
 #: disk_cache.Uncacheable if there is no such key.
 Key = Callable[[], tuple[Any, ...]]
 
@@ -21,10 +21,10 @@ Key = Callable[[], tuple[Any, ...]]
 class Backend(Protocol):
     """Makes device code."""
 
-    types: ModuleType  #: types of operands, for typing functions: Array, Integer, UniTuple, Omitted, unliteral …
-    cuda: ModuleType  #: pgas.cuda: names in device code, and functions for the host
-    KernelTypeError: type[Exception]  #: raised by typing functions that refuse a call
-    DeviceArray: Any  #: class of arrays in the GPU's memory, base of SymmetricArray
+    types: ModuleType  #: types of operands, for typing functions: Array, Integer, UniTuple, Omitted, unliteral, …
+    cuda: ModuleType  #: pgas.cuda: names in device code and functions for the host
+    KernelTypeError: type[Exception]  #: raised by typing functions that reject a call
+    DeviceArray: Any  #: class of arrays in GPU memory, base of SymmetricArray
 
     # Scalars in device code: conversions, and a constant of 64 bits.
     u32: Any
@@ -40,33 +40,35 @@ class Backend(Protocol):
     def primitive(
         self, name: str, sig: str, text: str, cpu: Callable[..., Any] | None, *, convergent: bool = False, pure: bool = False
     ) -> Any:
-        """Make a function of device code from PTX inline assembly, and from ``cpu`` in the simulator.
+        """Make a device function from PTX inline assembly, or from ``cpu`` in the simulator.
 
         Args:
-            name: the function's name, for error messages.
-            sig: e.g. ``"u64(u64)"``, ``"void(u64, u32)"``, ``"(u64, u64)(u64)"`` for two results; i32, u16, f32, f64 likewise.
-            text: PTX with LLVM's operand numbers: results first, then arguments.
-            cpu: the same on Python integers.
-            convergent: the lanes of a warp execute it together (shfl, match, bar); the compiler may not move it into a branch.
-            pure: neither touches memory nor depends on time: may be merged and hoisted. Everything else is volatile and clobbers
-                memory; otherwise LLVM would hoist the load out of a spin loop.
+            name: name of the function, for error messages.
+            sig: signature such as ``"u64(u64)"``, ``"void(u64, u32)"``, or ``"(u64, u64)(u64)"`` for two results; other types are i32, u16,
+                f32, and f64.
+            text: PTX with LLVM's operand numbers, results before arguments.
+            cpu: equivalent function on Python integers.
+            convergent: whether the lanes of a warp execute it together (shfl, match, bar); then the compiler must not move it into a
+                branch.
+            pure: whether it neither accesses memory nor depends on time, so that it may be merged and hoisted. Everything else is volatile
+                and clobbers memory; otherwise LLVM would hoist the load out of a spin loop.
         """
 
     def element_primitive(self, name: str, arguments: str, text: Callable[[Any], str], cpu: Callable[..., Any]) -> Any:
         """Make a primitive whose operand width follows an array's dtype.
 
-        The device function takes ``(addr, array, *values)``: the array gives the dtype only. Values are converted to it as an
-        assignment ``array[i] = value`` would.
+        The device function takes ``(addr, array, *values)``; the array only determines the dtype. Values are converted to it as in an
+        assignment ``array[i] = value``.
 
         Args:
-            name: for error messages.
-            arguments: ``"load"`` (returns an element), ``"store"`` (takes one), ``"update"`` (takes one, returns one) or ``"compare"``
+            name: name of the primitive, for error messages.
+            arguments: ``"load"`` (returns an element), ``"store"`` (takes one), ``"update"`` (takes one, returns one), or ``"compare"``
                 (takes two, returns one).
-            text: from the type of the elements to PTX; ``$`` operands in LLVM's order.
-            cpu: the same, given ``(addr, dtype, *values)``.
+            text: function from the type of the elements to PTX, with ``$`` operands in LLVM's order.
+            cpu: equivalent function of ``(addr, dtype, *values)``.
         """
 
-    # These six are called in device code.
+    # Device code calls these six.
 
     def address_of(self, array: Any) -> Any:
         """Return the generic address of an array's first element (equal to its global address for global memory)."""
@@ -75,10 +77,10 @@ class Backend(Protocol):
         """Return the address of array[idx]; idx is an integer or a tuple of them, never counted from the end."""
 
     def outlier(self, array: Any, idx: Any) -> Any:
-        """Return the first subscript beyond its axis, the axis's length and number, as u64; (0, 1, 0) if array has the element idx."""
+        """Return the first subscript out of bounds, the axis's length, and its number, as u64; (0, 1, 0) if array has the element idx."""
 
     def element_words(self, array: Any, value: Any) -> Any:
-        """Return a value's bytes as an element of the array: two u64, the second 0 unless it has 16."""
+        """Return a value's bytes as an element of the array: two u64; the second is 0 unless the element has 16 bytes."""
 
     def element_of_word(self, array: Any, word: Any) -> Any:
         """Return the element of 4 or 8 bytes whose bits are the low ones of word."""
@@ -87,7 +89,7 @@ class Backend(Protocol):
         """Return an integer sign-extended, or the bits of a float, as u64: for error records."""
 
     def caster(self, dtype: Any) -> Any:
-        """Return what converts a value to dtype in device code."""
+        """Return a function that converts a value to dtype in device code."""
 
     # Types ----------------------------------------------------------------------------------------------------------------------
 
@@ -95,24 +97,24 @@ class Backend(Protocol):
         """Return the size in bytes of an element of this type."""
 
     def numpy_dtype(self, dtype: Any) -> Any:
-        """Return the NumPy dtype of a scalar or record type; uint16 for bfloat16, which NumPy has not."""
+        """Return the NumPy dtype of a scalar or record type; uint16 for bfloat16, which NumPy lacks."""
 
     def has_type(self, dtype: Any) -> bool:
         """Whether kernels can have elements of this NumPy dtype."""
 
     def is_float8(self, dtype: Any) -> bool:
-        """Whether elements of this type, of NumPy or the compiler, are float8, which are only copied."""
+        """Whether elements of this type, of NumPy or the compiler, are float8, which can only be copied."""
 
     # Public names ---------------------------------------------------------------------------------------------------------------
 
     def overload(self, stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the public function of a stub: in kernels it is the body that typing returns for the operands' types, else on_host."""
+        """Return the public function of a stub: in kernels the body that typing returns for the operands' types, otherwise on_host."""
 
     def array_overload(self, stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
-        """Do the same for a stub of (dest, pe) whose body returns the address of an array that is otherwise like dest."""
+        """Return the public function of a stub of (dest, pe) whose body returns the address of an array that is otherwise like dest."""
 
     def host_only(self, function: Callable[..., Any], refuse: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a host function for which a call in a kernel runs refuse instead."""
+        """Return a host function; a call in a kernel runs refuse instead."""
 
     # Kernels --------------------------------------------------------------------------------------------------------------------
 
@@ -123,13 +125,13 @@ class Backend(Protocol):
         """Return the function that a dispatcher was made from, None for other objects."""
 
     def keep(self, kernel: Any, key: Key) -> None:
-        """Keep a dispatcher's code on disk, where that is possible."""
+        """Keep a dispatcher's code on disk if that is possible."""
 
     def compiling(self, thread: int) -> str:
-        """Return the name of the kernel that a thread of this process is compiling, "" if it compiles none."""
+        """Return the name of the kernel that a thread of this process is compiling, "" if there is none."""
 
     def deferred_frees(self) -> AbstractContextManager[Any]:
-        """Return a context that postpones the freeing of unused arrays, as a free waits for running kernels."""
+        """Return a context that postpones the freeing of unused arrays, because a free waits for running kernels."""
 
 
 class Compiled(Protocol):
@@ -148,10 +150,10 @@ class Compiled(Protocol):
         """Whether the code waits for its whole grid, so that it needs a cooperative launch."""
 
     def flatten(self, args: Sequence[Any], stream: Any) -> list[Any]:
-        """Return the parameters of the machine code, as cuda.core.launch takes them.
+        """Return the parameters of the machine code in the form that cuda.core.launch takes.
 
         Raises:
-            TypeError: one is an array of the host.
+            TypeError: an argument is a host array.
         """
 
 
@@ -164,7 +166,7 @@ class Compiler(Backend, Protocol):
         """Return the versions that compiled code depends on."""
 
     def integer_device(self, function: Callable[..., Any]) -> Any:
-        """Mark a device function whose arguments are int64: compiled once, whatever constants it is called with; inlined or not."""
+        """Mark a device function whose arguments are int64, so that it is compiled once for all constants passed to it; inlined or not."""
 
     def compiled(self, kernel: Any, argument_types: tuple[Any, ...]) -> Compiled:
         """Compile a dispatcher's kernel for arguments of these types, or find it."""
@@ -173,15 +175,15 @@ class Compiler(Backend, Protocol):
         """Return the types of arguments of a dispatcher."""
 
     def options_of(self, kernel: Any) -> dict[str, Any]:
-        """Return the options of a dispatcher, nothing for a plain function."""
+        """Return the options of a dispatcher, none for a plain function."""
 
     def ptx(self, function: Callable[..., Any], argument_types: tuple[Any, ...], compute_capability: tuple[int, int]) -> str:
-        """Compile a kernel to PTX, for a GPU that need not be there."""
+        """Compile a kernel to PTX, for a GPU that need not be present."""
 
     def select_device(self, ordinal: int) -> None:
-        """Make the primary context of a GPU current in this thread, and known to the compiler's own launches and arrays.
+        """Make the primary context of a GPU current in this thread, also for the compiler's own launches and arrays.
 
-        Other threads get it when they first launch, allocate or copy, unless they have made another GPU current.
+        Other threads get it when they first launch, allocate, or copy, unless they have made another GPU current.
         """
 
     def enter_device(self) -> None:

@@ -1,7 +1,7 @@
-"""Launches of compiled kernels by cuLaunchKernel, without Numba's dispatcher: the parameters of a call as bytes.
+"""Launches of compiled kernels by cuLaunchKernel, without Numba's dispatcher: conversion of a call's arguments to bytes.
 
-numba-cuda's calling convention: an array is two null pointers, the number of its elements, the size of one, its address, its shape and its
-strides; a tuple is its members. All of these are separate parameters; here each has a slot of 8 bytes.
+In numba-cuda's calling convention, an array is two null pointers, the number of its elements, the size of one, its address, its shape, and
+its strides; a tuple is its members. All of these are separate parameters; here, each has a slot of 8 bytes.
 """
 
 import ctypes
@@ -18,10 +18,10 @@ from pgas.kernels.compiler import numba_cuda
 
 __all__ = ["Argument", "Launch", "packed", "unpacked"]
 
-#: What a call's arguments are: a code of the type of each, nested as the arguments are; and their parameters.
+#: Arguments of a call: a code for the type of each, nested like the arguments, and their parameters.
 Packed = tuple[tuple[Any, ...], bytes]
 
-#: Converts an argument into its code and its parameters.
+#: Function that converts an argument into its code and its parameters.
 _Take = Callable[[Any], tuple[Any, bytes]]
 
 _INT64, _UINT64 = (numba_cuda.types.int64._code, numba_cuda.types.uint64._code)
@@ -33,18 +33,18 @@ _FORMATS = {
     np.uint16: "<H6x", np.uint32: "<I4x", np.uint64: "<Q", np.float16: "<e6x", np.float32: "<f4x", np.float64: "<d",
 }  # fmt: skip
 
-#: How to take arguments of each class; None: only Numba can convert them.
+#: Converter for arguments of each class; None if only Numba can convert them.
 _takes: dict[type, _Take | None] = {}
 
 
 class Argument:
-    """A flat array in GPU memory as an argument; it costs less than an array of Numba.
+    """A flat array in GPU memory as an argument; cheaper than a Numba array.
 
     Args:
-        address: of its first element.
+        address: address of its first element.
         size: number of its elements.
-        dtype: of an element.
-        make: makes the same array for Numba, given these three.
+        dtype: dtype of an element.
+        make: function of these three that makes the same array for Numba.
     """
 
     __slots__ = ("_given", "_make", "size")
@@ -53,11 +53,11 @@ class Argument:
         self._given, self._make, self.size = (address, size, dtype), make, size
 
     def array(self) -> Any:
-        """Return it for Numba."""
+        """Return the array for Numba."""
         return self._make(*self._given)
 
     def packed(self) -> tuple[int, bytes]:
-        """Return its code and parameters."""
+        """Return the array's code and parameters."""
         address, size, dtype = self._given
         return numba_cuda.code_of_flat_array(dtype), _flat(0, 0, size, dtype.itemsize, address, size, dtype.itemsize)
 
@@ -66,7 +66,7 @@ _flat = struct.Struct("<5Q2q").pack
 
 
 def _of_array(array: Any) -> tuple[int, bytes]:
-    """Numba's arrays are never changed, so their parameters are kept with them. Reading the address refuses a freed array."""
+    """Convert an array of Numba, and keep the parameters with it, because it never changes. Reading the address of a freed array raises."""
     address = array.device_ctypes_pointer.value or 0
     kept = array.__dict__.get("_pgas_parameters")
     if kept is None:
@@ -83,7 +83,7 @@ def _of_tuple(members: tuple[Any, ...]) -> tuple[Any, bytes]:
     return taken
 
 
-class _Unknown(Exception):  # never seen outside this module
+class _Unknown(Exception):  # never raised outside this module
     """A tuple has a member that only Numba can convert."""
 
 
@@ -93,7 +93,7 @@ def _scalar(value: Any, form: str) -> _Take:
 
 
 def _learned(value: Any) -> _Take | None:
-    """Return how to take arguments of a value's class."""
+    """Return the converter for arguments of a value's class."""
     kind = type(value)
     if issubclass(kind, numba_cuda.DeviceNDArray):
         return _of_array
@@ -109,10 +109,10 @@ def _learned(value: Any) -> _Take | None:
 
 
 def packed(args: Sequence[Any]) -> Packed | None:
-    """Return the arguments of a call as cuLaunchKernel takes them; None if one is of a class that only Numba can convert.
+    """Return the arguments of a call in the form that cuLaunchKernel takes; None if only Numba can convert the class of one.
 
     Raises:
-        HeapError: an argument was freed.
+        HeapError: an argument has been freed.
     """
     codes, parts = [], []
     for value in args:
@@ -143,7 +143,7 @@ def packed(args: Sequence[Any]) -> Packed | None:
 
 
 def unpacked(args: Sequence[Any]) -> tuple[Any, ...]:
-    """Return arguments as Numba takes them."""
+    """Return arguments in the form that Numba takes."""
     return tuple(a.array() if type(a) is Argument else unpacked(a) if type(a) is tuple else a for a in args)
 
 
@@ -151,11 +151,11 @@ class Launch:
     """A kernel on the GPU with its launch configuration.
 
     Args:
-        kernel: cuda.core's.
+        kernel: kernel of cuda.core.
         grid, block: three numbers each.
         shared: bytes of dynamic shared memory.
-        stream: handle of the stream.
-        nbytes: of the parameters.
+        stream: stream handle.
+        nbytes: size of the parameters.
     """
 
     def __init__(self, kernel: Any, grid: tuple[int, ...], block: tuple[int, ...], shared: int, stream: int, nbytes: int) -> None:
@@ -163,12 +163,12 @@ class Launch:
         first = ctypes.addressof(self._buffer)
         self._slots = (ctypes.c_void_p * max(nbytes // 8, 1))(*range(first, first + nbytes, 8))
         self._bytes = memoryview(self._buffer).cast("B")[:nbytes]
-        self._lock = threading.Lock()  # of the buffer, which the driver has read when the call returns
+        self._lock = threading.Lock()  # protects the buffer, which the driver has read when the call returns
         function = driver.CUfunction(int(kernel.handle))
         self._arguments = function, *grid, *block, shared, driver.CUstream(stream), ctypes.addressof(self._slots), 0
 
     def __call__(self, parameters: bytes) -> bool:
-        """Launch; return whether the driver has accepted it. It has not in a thread without a current GPU, for example."""
+        """Launch, and return whether the driver accepted it. For example, it does not in a thread without a current GPU."""
         with self._lock:
             self._bytes[:] = parameters
             return driver.cuLaunchKernel(*self._arguments)[0] == 0  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
-"""numba-cuda as the compiler; only this module and numba_cuda_values.py use its private parts. interface.py documents its functions.
+"""numba-cuda as the compiler. Only this module and numba_cuda_values.py use its private parts. interface.py documents its functions.
 
-numba-cuda is in maintenance mode (its README, 2026-06): a back end for its successor will be another module of this folder.
+numba-cuda is in maintenance mode (its README, 2026-06): a back end for its successor will be another module in this directory.
 """
 
 import functools
@@ -34,7 +34,7 @@ from numba.cuda.typing import signature
 from numba.cuda.typing.typeof import Purpose, typeof
 
 from pgas.base import disk_cache
-from pgas.kernels.compiler import numba_cuda_values as numba_cuda_values  # which tells numba-cuda of them
+from pgas.kernels.compiler import numba_cuda_values as numba_cuda_values  # registers them with numba-cuda
 from pgas.kernels.compiler.interface import Key
 from pgas.kernels.compiler.told import compiling as compiling  # a member of the interface, as are those below that have two names
 from pgas.kernels.compiler.told import fitted, telling
@@ -44,7 +44,7 @@ KernelTypeError: type[Exception] = NumbaTypeError
 
 
 class DeviceArray(DeviceNDArray):  # type: ignore[misc, no-any-unimported]
-    """Numba's array, but every launch reads its address anew. Numba keeps the first launch's, so a freed block would go unnoticed."""
+    """Numba's array, except that every launch reads its address. Numba keeps the first launch's, so a freed block would go unnoticed."""
 
     @property
     def _strided_memory_view_shim(self) -> Any:
@@ -55,11 +55,11 @@ class DeviceArray(DeviceNDArray):  # type: ignore[misc, no-any-unimported]
 
     @functools.cached_property
     def _dummy(self) -> Any:
-        """Numba's description, which __init__ sets. Views that __getitem__() makes get it when it is needed, as it costs more than they."""
+        """Numba's description, which __init__ sets. Views from __getitem__() get it only when needed, because it costs more than a view."""
         return Description.from_desc(0, self.shape, self.strides, self.dtype.itemsize)
 
     def __getitem__(self, item: Any) -> Any:
-        """Return an element or a view. Consecutive rows are the usual view, and take a fifth of the time that Numba takes."""
+        """Return an element or a view. Consecutive rows, the usual view, take a fifth of the time that Numba takes."""
         if type(item) is not slice or not self.shape or min(self.strides) <= 0:
             return super().__getitem__(item)
         start, stop, step = item.indices(self.shape[0])
@@ -79,7 +79,7 @@ class DeviceArray(DeviceNDArray):  # type: ignore[misc, no-any-unimported]
 packages: tuple[str, ...] = ("numba",)
 element_size, has_type, is_float8, numpy_dtype = dtypes.element_size, dtypes.has_type, dtypes.is_float8, dtypes.numpy_dtype
 u32, u64, i64 = types.uint32, types.uint64, types.int64
-#: A typed global costs the compiler less than a conversion of a literal at every use.
+#: Typed globals, which cost the compiler less than converting a literal at every use.
 constant: Any = np.uint64
 
 
@@ -130,7 +130,7 @@ def primitive(name: str, sig: str, text: str, cpu: Callable[..., Any] | None, *,
     def codegen(context, builder, signature_, args):  # type: ignore[no-untyped-def]
         mark(context)
         asm = ir.InlineAsm(function_type, text, ",".join(constraints), side_effect=not pure)
-        # Without readnone LLVM keeps a pure instruction where it stands, also inside a loop.
+        # Without readnone, LLVM leaves a pure instruction in place, even inside a loop.
         attributes = (*(("convergent",) if convergent else ()), *(("readnone", "nounwind") if pure else ()))
         value = builder.call(asm, args, attrs=attributes)
         if not results:
@@ -144,7 +144,7 @@ def primitive(name: str, sig: str, text: str, cpu: Callable[..., Any] | None, *,
 
 
 def _intrinsic(name: str, arity: int, typing: Callable[..., Any]) -> Any:
-    """Register an intrinsic of the given arity: Numba takes the parameter names from the function it is given."""
+    """Register an intrinsic of the given arity, because Numba takes the parameter names from the function that it gets."""
     names = ", ".join("abcdefghijklmnop"[:arity])
     scope: dict[str, Any] = {"typing": typing}
     exec(f"def {name}(typingctx{', ' if names else ''}{names}): return typing({names})", scope)
@@ -184,7 +184,7 @@ def element_primitive(name: str, arguments: str, text: Callable[[Any], str], cpu
     return _intrinsic(name, 2 + taken, typing)
 
 
-#: LLVM type and constraint letter of the registers that hold an element, by its bytes. PTX has no registers of 8 bits.
+#: LLVM type and constraint letter of the registers that hold an element, by its size in bytes. PTX has no 8-bit registers.
 _REGISTERS = {n: [(ir.IntType(bits), letter)] for n, bits, letter in ((1, 32, "r"), (2, 16, "h"), (4, 32, "r"), (8, 64, "l"))}
 _REGISTERS[16] = _REGISTERS[8] * 2
 
@@ -302,13 +302,13 @@ def bits_of(typingctx, value):  # type: ignore[no-untyped-def]
 
 
 def overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
-    # strict=False: typing functions carry annotations, bodies do not, and Numba compares those too.
+    # strict=False because typing functions have annotations and bodies do not, and Numba also compares those.
     numba_extending.overload(on_host, target="cuda", jit_options={"forceinline": True}, strict=False)(fitted(stub, typing, KernelTypeError))
     return on_host
 
 
 def array_overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
-    # Numba's compiled functions may not return arrays other than their arguments, so this is lowered by hand.
+    # Lower this by hand, because Numba's compiled functions may not return arrays other than their arguments.
     @numba_extending.type_callable(on_host)
     def _(context):  # type: ignore[no-untyped-def]
         def typer(dest, pe):  # type: ignore[no-untyped-def]
@@ -339,7 +339,7 @@ _loading = threading.Lock()
 
 
 def _once(load: Callable[..., Any]) -> Callable[..., Any]:
-    """Let one thread at a time load kernels. Numba has one entry for each module, and fails if several threads load a kernel at once."""
+    """Let one thread at a time load kernels, because Numba has one entry per module and fails if several threads load one concurrently."""
 
     @functools.wraps(load)
     def loaded(self: Any) -> Any:
@@ -362,7 +362,7 @@ class Compiled:
 
     @property
     def cubin(self) -> bytes:
-        # For the current GPU: with cc= Numba would compile it again.
+        # Compile for the current GPU; with cc=, Numba would compile it again.
         return bytes(self._kernel._codelibrary.get_cubin().code)
 
     @property
@@ -407,7 +407,7 @@ def types_of(kernel: Any, args: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(kernel.typeof_pyval(a) for a in args)
 
 
-#: Types by their numbers. They are kept, as Numba gives a type another number if it makes it anew.
+#: Types by their numbers. They are kept, because Numba gives a type another number if it makes the type anew.
 _numbered: dict[int, Any] = {}
 
 
@@ -429,7 +429,7 @@ def _number(type_: Any) -> int:
 
 def ptx(function: Callable[..., Any], argument_types: tuple[Any, ...], compute_capability: tuple[int, int]) -> str:
     asked = dispatchers.get_current_device
-    # compile_device() asks the driver, and ignores cc=.
+    # Replace this function, because compile_device() calls it to query the driver and ignores cc=.
     dispatchers.get_current_device = lambda: SimpleNamespace(compute_capability=compute_capability)
     try:
         options = {name: value for name, value in options_of(function).items() if name in ("fastmath", "launch_bounds")}
@@ -442,7 +442,7 @@ def ptx(function: Callable[..., Any], argument_types: tuple[Any, ...], compute_c
 
 
 def _uses_pgas(module: Any) -> None:
-    """Mark of a code library: stays in its list of set-up functions, which Numba passes on from callee to caller."""
+    """Mark a code library: this stays in its list of setup functions, which Numba passes on from callee to caller."""
 
 
 def mark(context: Any) -> None:
@@ -453,7 +453,7 @@ def mark(context: Any) -> None:
 
 
 def _refuse_foreign_cache(reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """Numba's cache key omits what pgas specialises on (BASE, STRIDE, transport): a stale hit would corrupt memory silently."""
+    """Extend Numba's cache key by what pgas specializes on (BASE, STRIDE, transport), because a stale hit would corrupt memory silently."""
 
     @functools.wraps(reduce)
     def checked(self: Any, kernel: Any) -> Any:
@@ -471,23 +471,23 @@ dispatchers.CUDACacheImpl.reduce = _refuse_foreign_cache(dispatchers.CUDACacheIm
 
 
 class _CacheImpl(dispatchers.CUDACacheImpl):  # type: ignore[misc, no-any-unimported]
-    """Lets the cache store kernels that use pgas, too."""
+    """Lets the cache also store kernels that use pgas."""
 
     _locator_classes = disk_cache.places(dispatchers.CUDACacheImpl)
 
     def check_cachable(self, kernel: Any) -> bool:
-        """Whether numba-cuda can pickle a kernel: not if it links files (for reshape, float16 or link=) other than NRT."""
+        """Whether numba-cuda can pickle a kernel: not if it links files (for reshape, float16, or link=) other than NRT."""
         return kernel._codelibrary._linking_files <= {NRT_LIBRARY}
 
 
 class _Cache(disk_cache.OnDisk, dispatchers.CUDACache):  # type: ignore[misc, no-any-unimported]
-    """Numba's cache with pgas's key, files and folder."""
+    """Numba's cache with pgas's key, files, and directory."""
 
     _impl_class = _CacheImpl
 
     def __init__(self, function: Any, key: Key) -> None:
         super().__init__(function, key)
-        # Keys cover free variables. Numba would hash their pickles, in which intrinsics and some enumerations have an id of the process.
+        # Keys cover free variables. Numba would hash their pickles, in which intrinsics and some enumerations have a process-specific id.
         self._py_func = SimpleNamespace(__code__=function.__code__, __closure__=None)
 
 
@@ -503,7 +503,7 @@ _find_context = devices._Runtime._get_or_create_context_uncached
 
 
 def _context(runtime: Any, ordinal: int | None) -> Any:
-    """Give threads without a current GPU the selected one. Numba gives them GPU 0, where the process's streams and kernels are invalid."""
+    """Give threads without a current GPU the selected one, because on Numba's GPU 0 the process's streams and kernels are invalid."""
     with driver.get_active_context() as active:
         return _find_context(runtime, ordinal) if active else runtime.get_or_create_context(_selected)
 
@@ -544,7 +544,7 @@ class _CheckedPointer(MemoryPointer):  # type: ignore[misc, no-any-unimported]
     def view(self, start: int, stop: int | None = None) -> "_CheckedPointer":
         size = (self.size if stop is None else stop) - start
         part, pointer = _CheckedPointer.__new__(_CheckedPointer), binding.CUdeviceptr(int(self.device_pointer) + start)
-        # As __init__() sets them; it asks the driver for the current context, which takes longer than all the rest.
+        # Set what __init__() sets, which also queries the driver for the current context; that takes longer than all the rest.
         part.__dict__.update(self.__dict__, _pointer=pointer, handle=pointer, size=size, _cuda_memsize_=size)
         return part
 

@@ -1,4 +1,4 @@
-"""Values that numba-cuda does not know by itself: elements of float8 types, and integers with a text of their own as constants."""
+"""Values that numba-cuda does not support by itself: elements of float8 types, and integers with their own str() as constants."""
 
 import functools
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class _Float8Model(models.PrimitiveModel):  # type: ignore[misc, no-any-unimport
 
 
 def _of_plain_integers(constant: Callable[..., Any]) -> Callable[..., Any]:
-    """Make integers of constants first: llvmlite writes str() of them into code, which for a team is a text for people."""
+    """Convert constants to integers first, because llvmlite writes their str() into code, which for a team is a text for people."""
 
     @functools.wraps(constant)
     def of_plain_integers(context: Any, builder: Any, kind: Any, value: Any) -> Any:

@@ -1,8 +1,8 @@
-"""The table of primitives: PTX on a GPU, atomics on raw addresses (pgas.sim) in the simulator.
+"""The table of primitives: PTX on a GPU, or atomics on raw addresses (pgas.sim) in the simulator.
 
-Addresses are u64. "sys" scope reaches every GPU, the CPU and NICs; "gpu" only threads of this GPU (PTX ISA, "Memory Consistency
-Model"). What a line becomes in SASS is checked in test_sass.py; on sm_90 ``ld.acquire`` costs an L1 invalidation at each poll, so
-loops on peers' memory poll relaxed and acquire once; ``st.release`` is a fence and a store.
+Addresses are u64. "sys" scope reaches every GPU, the CPU, and NICs; "gpu" only threads of this GPU (PTX ISA, "Memory Consistency Model").
+test_sass.py checks the SASS of each line. On sm_90, ``ld.acquire`` costs an L1 invalidation at each poll, so loops on peers' memory poll
+relaxed and acquire once; ``st.release`` is a fence and a store.
 """
 
 import time
@@ -28,7 +28,7 @@ st_release_sys_u64 = primitive(
     "st_release_sys_u64", "void(u64, u64)", "st.release.sys.global.u64 [$0], $1;", lambda a, v: cpu.mem.store_release(a, v, 8)
 )
 
-#: Two words that follow each other, at a multiple of 16.
+#: Two adjacent words at a multiple of 16.
 ld_relaxed_sys_pair = primitive(
     "ld_relaxed_sys_pair", "(u64, u64)(u64)", "ld.relaxed.sys.global.v2.u64 {$0, $1}, [$2];",
     lambda a: (cpu.mem.load(a, 8), cpu.mem.load(a + 8, 8)),
@@ -52,7 +52,7 @@ st_release_sys_u32 = primitive(
     "st_release_sys_u32", "void(u64, u32)", "st.release.sys.global.u32 [$0], $1;", lambda a, v: cpu.mem.store_release(a, v, 4)
 )
 
-#: Part of a WQE: not read before it is released, and never by this SM.
+#: Store of a part of a WQE, which is not read before it is released, and never by this SM.
 st_octoword = primitive(
     "st_octoword",
     "void(u64, u64, u64)",
@@ -64,7 +64,7 @@ st_u16 = primitive("st_u16", "void(u64, u32)", "{ .reg .u16 h; cvt.u16.u32 h, $1
                    lambda a, v: cpu.mem.store(a, v & 0xFFFF, 2))  # fmt: skip
 st_u8 = primitive("st_u8", "void(u64, u32)", "st.global.u8 [$0], $1;", lambda a, v: cpu.mem.store(a, v & 0xFF, 1))
 
-#: Words of this process's memory of any kind, by width: ``ld(addr)`` returns u64, ``st(addr, value)`` stores its low bytes.
+#: Accesses to words of this process's memory of any kind, by width: ``ld(addr)`` returns u64, ``st(addr, value)`` stores its low bytes.
 ld_plain = {
     width: primitive(f"ld_plain_{width}", "u64(u64)", f"ld.u{8 * width} $0, [$1];", lambda a, width=width: cpu.mem.load(a, width))
     for width in (1, 2, 4, 8)
@@ -76,7 +76,7 @@ st_plain = {
     )
     for width in (1, 2, 4, 8)
 }  # fmt: skip
-#: Two words that follow each other at a multiple of 16, in global memory that only this kernel changes; L1 may serve the load.
+#: Two adjacent words at a multiple of 16, in global memory that only this kernel changes; L1 may serve the load.
 ld_pair_plain = primitive(
     "ld_pair_plain", "(u64, u64)(u64)", "ld.global.v2.u64 {$0, $1}, [$2];", lambda a: (cpu.mem.load(a, 8), cpu.mem.load(a + 8, 8))
 )
@@ -86,7 +86,7 @@ st_pair_sys = primitive("st_pair_sys", "void(u64, u64, u64)", "st.relaxed.sys.gl
                         lambda *pair: cpu.store_octoword(*pair))  # fmt: skip
 
 #: A line of LL-16: {low half of word, flag, high half of word, flag}, stored and loaded as 16 bytes. Each half of a line is an aligned word
-#: of 8 bytes, which never tears, and has the flag: a reader that finds the flag in both has the word.
+#: of 8 bytes, which never tears and contains the flag. A reader that finds the flag in both halves therefore has the whole word.
 st_line = primitive(
     "st_line", "void(u64, u64, u32)",
     "{ .reg .b32 l, h; mov.b64 {l, h}, $1; st.relaxed.sys.global.v4.b32 [$0], {l, $2, h, $2}; }",
@@ -103,12 +103,12 @@ f32_of_bits = primitive("f32_of_bits", "f32(u32)", "mov.b32 $0, $1;", lambda b: 
 bits_of_f32 = primitive("bits_of_f32", "u32(f32)", "mov.b32 $0, $1;", lambda x: cpu.bits(x, "f4", "u4"), pure=True)
 f64_of_bits = primitive("f64_of_bits", "f64(u64)", "mov.b64 $0, $1;", lambda b: cpu.number(b, "u8", "f8"), pure=True)
 bits_of_f64 = primitive("bits_of_f64", "u64(f64)", "mov.b64 $0, $1;", lambda x: cpu.bits(x, "f8", "u8"), pure=True)
-#: float16 to float32, and back, to the nearest even; bits of a float16 are in the low half.
+#: Conversion of float16 to float32, and back, to the nearest even; bits of a float16 are in the low half.
 f32_of_f16 = primitive("f32_of_f16", "f32(u32)", "{ .reg .b16 h; cvt.u16.u32 h, $1; cvt.f32.f16 $0, h; }",
                        lambda b: cpu.number(cpu.bits(cpu.number(b, "u2", "f2"), "f4", "u4"), "u4", "f4"), pure=True)  # fmt: skip
 f16_of_f32 = primitive("f16_of_f32", "u32(f32)", "{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.u32.u16 $0, h; }",
                        lambda x: cpu.bits(x, "f2", "u2"), pure=True)  # fmt: skip
-#: float32 to bfloat16, to the nearest even. The bits of a bfloat16 are the upper half of the float32's.
+#: Conversion of float32 to bfloat16, to the nearest even. The bits of a bfloat16 are the upper half of the float32's.
 bf16_of_f32 = primitive("bf16_of_f32", "u32(f32)", "{ .reg .b16 h; cvt.rn.bf16.f32 h, $1; cvt.u32.u16 $0, h; }",
                         lambda x: cpu.bf16_bits(x), pure=True)  # fmt: skip
 
@@ -147,7 +147,7 @@ red_or_gpu_u64 = primitive(
 
 fence_sys = primitive("fence_sys", "void()", "fence.acq_rel.sys;", lambda: cpu.mem.fence("sys"))
 fence_sc_sys = primitive("fence_sc_sys", "void()", "fence.sc.sys;", lambda: cpu.mem.fence("sys"))
-#: Nothing on a GPU but a barrier for the compiler: an issued store has its value in a register.
+#: Only a compiler barrier on a GPU, because an issued store has its value in a register.
 sources_read = primitive("sources_read", "void()", "", lambda: cpu.mem.read_sources())
 
 # Threads ----------------------------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ syncthreads = primitive("syncthreads", "void()", "bar.sync 0;", lambda: engine.b
 clock = primitive("clock", "u64()", "mov.u64 $0, %clock64;", lambda: time.monotonic_ns())
 globaltimer = primitive("globaltimer", "u64()", "mov.u64 $0, %globaltimer;", lambda: time.monotonic_ns())
 
-#: Hash of SM, warp and lane; collisions are rare. Not pure, or LLVM hoists it out of loops that wait.
+#: Hash of SM, warp, and lane; collisions are rare. It is not pure; otherwise LLVM would hoist it out of loops that wait.
 seat = primitive(
     "seat", "u32()",
     "{ .reg .u32 s, w, l; mov.u32 s, %smid; mov.u32 w, %warpid; mov.u32 l, %laneid; mad.lo.u32 w, w, 32, l; mad.lo.u32 $0, s, 37, w; }",
@@ -202,10 +202,10 @@ smid = primitive("smid", "u32()", "mov.u32 $0, %smid;", lambda: 0)
 # Lanes together ---------------------------------------------------------------------------------------------------------------
 #
 # ``peers(key)`` returns two masks: of the active lanes, and of those among them with the same key. Any lane but the caller's may be
-# missing. ``here()`` returns only the active mask. The calls below take it, and are made by exactly its lanes.
+# missing. ``here()`` returns only the active mask. The calls below take this mask; exactly its lanes must make them.
 #
-# Both end with an OR of the caller's own bit, which is set anyway. It differs from lane to lane, so that ptxas does not treat the masks as
-# uniform (lanes.py).
+# Both end with an OR of the caller's own bit, which is set anyway. This bit differs from lane to lane, so that ptxas does not treat the
+# masks as uniform (lanes.py).
 
 peers = primitive(
     "peers", "(u32, u32)(u64)",
@@ -251,7 +251,7 @@ lowest = primitive("lowest", "u32(u32)", "{ .reg .u32 t; brev.b32 t, $1; clz.b32
 lowest_u64 = primitive(
     "lowest_u64", "u32(u64)", "{ .reg .u64 t; brev.b64 t, $1; clz.b64 $0, t; }", lambda a: (a & -a).bit_length() - 1, pure=True
 )
-#: Reverse the bytes: the card's fields are big-endian.
+#: Reversal of the bytes, because a NIC's fields are big-endian.
 swap_u32 = primitive("swap_u32", "u32(u32)", "prmt.b32 $0, $1, 0, 0x0123;", lambda a: cpu.swapped(a, 4), pure=True)
 swap_u64 = primitive(
     "swap_u64", "u64(u64)",
@@ -259,13 +259,13 @@ swap_u64 = primitive(
     lambda a: cpu.swapped(a, 8), pure=True,
 )  # fmt: skip
 
-#: Thread rank, number of threads and barrier of an operation of one thread. They are opaque to the compiler, which otherwise unrolls the
-#: copy loops of one thread too far (878 instructions for a put on sm_90).
+#: Thread rank, number of threads, and barrier for an operation of one thread. They are opaque to the compiler, which would otherwise unroll
+#: the copy loops of one thread too far (878 instructions for a put on sm_90).
 zero = primitive("zero", "u32()", "mov.u32 $0, 0;", lambda: 0, pure=True)
 one = primitive("one", "u32()", "mov.u32 $0, 1;", lambda: 1, pure=True)
 nothing = primitive("nothing", "void()", "", lambda: None, pure=True)
 
-#: Called after the state was poisoned. Nothing on a GPU, whose kernels run to their end; the simulator raises.
+#: Function called after the state has been poisoned. It does nothing on a GPU, whose kernels run to their end; the simulator raises.
 failed = primitive("failed", "void()", "", lambda: cpu.on_failure(), pure=True)
 
 # Elements of arrays: width by dtype -------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def _atomic(instruction: str, change: str, operands: str) -> Any:
 
 
 def _add_bfloat16(*operands: str) -> str:
-    """PTX of an addition by compare-and-swap, as GPUs before sm_90 have no atomic addition of bfloat16."""
+    """PTX of an addition by compare-and-swap, because GPUs before sm_90 have no atomic addition of bfloat16."""
     *result, address, value = operands
     return (
         "{ .reg .b16 old, new, seen, one; .reg .pred p; mov.b16 one, 0x3f80;"
@@ -321,15 +321,15 @@ def _update(change: str) -> Any:
     return lambda *operands: cpu.update_element(change, *operands)
 
 
-#: Every load of a remote or polled word: never served by L1.
+#: Load of a remote or polled word, which L1 must never serve.
 ld_element = element_primitive("ld_element", "load", _load("ld.relaxed.sys.global"), lambda *operands: cpu.load_element(*operands))
-#: Ends a wait: what the writer did before it released this value is visible afterwards.
+#: Load that ends a wait: what the writer did before it released this value is visible afterwards.
 ld_acquire_element = element_primitive(
     "ld_acquire_element", "load", _load("ld.acquire.sys.global"), lambda *operands: cpu.load_acquire_element(*operands)
 )
-#: p: relaxed at system scope, so that a peer may poll the word.
+#: Store of p, which is relaxed at system scope, so that a peer may poll the word.
 st_element = element_primitive("st_element", "store", _store("st.relaxed.sys.global"), lambda *operands: cpu.store_element(*operands))
-#: By change, ``(addr, array, value)``; red returns nothing, atom the old value.
+#: Atomics by change, ``(addr, array, value)``; red returns nothing, atom the old value.
 red_element = {
     change: element_primitive(f"red_{change}_element", "store", _atomic("red", change, "[$0], $1"), _update(change))
     for change in ("add", "and", "or", "xor", "min", "max")
@@ -343,9 +343,9 @@ atom_cas_element = element_primitive("atom_cas_element", "compare", _atomic("ato
 
 # Runs of accesses: for i in range(first, end, step): copy ``width`` bytes at byte offset i * width ----------------------------
 #
-# A put reads local memory of any kind (generic loads: shared and local arrays too) and stores to the window; a get reads the window,
-# past L1 because the owner may have changed it, and stores to local memory of any kind. ``deferred``: for put_nbi and
-# get_nbi. The simulator's weak mode may then read the source of a put, or write the destination of a get, as late as the next quiet.
+# A put reads local memory of any kind (by generic loads, including shared and local arrays) and stores to the window. A get reads the
+# window, bypassing L1 because the owner may have changed it, and stores to local memory of any kind. ``deferred``: for put_nbi and get_nbi.
+# The simulator's weak mode may then read the source of a put, or write the destination of a get, as late as the next quiet.
 
 _WIDTHS = {1: ("u32", "u8"), 2: ("u16", "b16"), 4: ("u32", "b32"), 8: ("u64", "b64")}
 
@@ -403,13 +403,13 @@ def _run_narrow(width: int, load: str, store: str) -> Any:
 
 
 def _run_16(load: str, store: str, batch: int) -> Any:
-    """16-byte accesses: ``batch`` loads are in flight before the first store, so that they share one latency.
+    """Make a run of 16-byte accesses: ``batch`` loads are in flight before the first store, so that they share one latency.
 
-    A warp copies at most 512 bytes for each load in flight in one latency, about 300 cycles from L2. NVSHMEM's one load gives 2.9 GB/s on
-    H200 (put_latency, warp, 1 MiB). A copy by one warp has eight in flight: 13 GB/s, issue included, for 32 registers; kernels with blocks
-    of 1,024 threads, which have 64 registers each, may then need launch_bounds=1024. Other copies have four: a CTA of 256 threads then has
-    16 KiB in flight, and over NVLink an SM sends at most 44 GB/s, or 13 KiB in one latency (4 CTAs: 180 GB/s, and 149 with one load in
-    flight; measured 2026-11-21). The remainder is copied as half a batch, if it is as long, and then in one last, predicated batch.
+    In one latency (about 300 cycles from L2), a warp copies at most 512 bytes per load in flight. NVSHMEM's one load gives 2.9 GB/s on H200
+    (put_latency, warp, 1 MiB). A copy by one warp has eight in flight: 13 GB/s, issue included, for 32 registers; kernels with blocks of
+    1,024 threads, which have 64 registers each, may then need launch_bounds=1024. Other copies have four: a CTA of 256 threads then has 16
+    KiB in flight, and over NVLink an SM sends at most 44 GB/s, or 13 KiB in one latency (4 CTAs: 180 GB/s, and 149 with one load in flight;
+    measured 2026-11-21). The remainder is copied as half a batch, if it is as long, and then in one last, predicated batch.
     """
     half = batch // 2
     copy_batch, copy_half, copy_rest = (
@@ -457,6 +457,6 @@ get_run = {width: _run(width, *_GET) for width in (1, 2, 4, 8, 16)}
 #: put_run and get_run for a copy by one warp: eight 16-byte loads in flight.
 put_run_of_warp = put_run | {16: _run(16, *_PUT, batch=8)}
 get_run_of_warp = get_run | {16: _run(16, *_GET, batch=8)}
-#: One access each, of elements that lie apart (iput, iget).
+#: Copies of one access each, for elements that are not adjacent (iput, iget).
 put_single = {width: _single(width, *_PUT) for width in (1, 2, 4, 8, 16)}
 get_single = {width: _single(width, *_GET) for width in (1, 2, 4, 8, 16)}

@@ -1,4 +1,4 @@
-"""Why the compiler refuses a kernel, in one sentence with the user's line; an exception of numba-cuda takes up to a page."""
+"""The reason why a kernel does not compile, in one sentence with the user's line; an exception of numba-cuda takes up to a page."""
 
 import linecache
 import re
@@ -13,12 +13,12 @@ from pgas.sim.dtypes import ONLY_COPIED
 
 __all__ = ["reason"]
 
-#: Folders with code that is not the user's.
+#: Directories with code that is not the user's.
 _FOREIGN = tuple(f"{folder}/" for folder in (Path(__file__).parents[1], *(Path(m.__file__).parent for m in (numba, numba_cuda))))
 
-#: Patterns in a message, and what is said instead. The first that is found counts.
+#: Patterns in a message, and the replacement for each. The first match is used.
 _SENTENCES = (
-    (r"(pgas\.\w+: .*)", "{0}"),  # pgas's own words
+    (r"(pgas\.\w+: .*)", "{0}"),  # a message of pgas
     (r"Function\(<function (\w+) at [\s\S]*?/kernels/ops/[\s\S]*?Error: (.*)", "pgas.{0}: {1}"),
     (
         r"Cannot unify IntEnum<int64>\((\w+)\) and IntEnum<int64>\((\w+)\)",
@@ -40,7 +40,7 @@ _SENTENCES = (
 
 
 def reason(error: BaseException, function: Any) -> str:
-    """Return why a kernel does not compile, and the line. function: of the kernel."""
+    """Return why a kernel does not compile, and the line. function: function of the kernel."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)) or type(error).__name__
     sentence = next(words.format(*m.groups()) for pattern, words in _SENTENCES if (m := re.search(pattern, text)))
     own = function.__code__.co_filename
@@ -55,7 +55,7 @@ def _is_users(file: str) -> bool:
 
 
 def _places(error: BaseException, text: str) -> Iterator[tuple[str, int]]:
-    """Yield files and lines of what was being compiled, from the innermost on: those in the message, then those in the traceback."""
+    """Yield files and lines of what was being compiled, innermost first: those in the message, then those in the traceback."""
     for found in re.finditer(r" at ([/<]\S+) \((\d+)\)", text):
         yield found[1], int(found[2])
     seen: set[int] = set()

@@ -52,7 +52,7 @@ def element_primitive(name: str, arguments: str, text: Callable[[Any], str], cpu
 
 
 class _Facts:
-    """The properties of an array that device code reads, cached, as NumPy takes microseconds for each."""
+    """Properties of an array that device code reads, cached because NumPy takes microseconds for each."""
 
     __slots__ = ("address", "dtype", "kind", "shape", "strides")
 
@@ -65,7 +65,7 @@ class _Facts:
 
 def _facts(array: Any) -> _Facts:
     if type(array) is KernelArray:
-        known = array.__dict__.get("_facts")  # valid, as a kernel's view of an array never changes
+        known = array.__dict__.get("_facts")  # valid, because a kernel's view of an array never changes
         if known is None:
             known = array.__dict__["_facts"] = _Facts(array._ary)
         return known
@@ -115,7 +115,7 @@ def bits_of(value: Any) -> int:
 
 
 def overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
-    # typing is called once for each combination of types, so that operands are refused in the same words as on a GPU.
+    # Call typing once per combination of types, so that operands are rejected with the same message as on a GPU.
     taken = parameters.in_kernels(stub)
     given = {name: p.default for name, p in taken.parameters.items()}
     defaults = tuple(given.values())
@@ -140,7 +140,7 @@ def overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Call
 
 
 def _kind(value: Any) -> Any:
-    """A hashable that is equal for values of one type."""
+    """Return a hashable that is equal for values of the same type."""
     if type(value) is KernelArray or is_array(value):
         return _facts(value).kind
     return (type(value), *map(_kind, value)) if type(value) is tuple else type(value)
@@ -174,7 +174,7 @@ def function_of(kernel: Any) -> Any:
 
 
 def keep(kernel: Any, key: Key) -> None:
-    """There is no code."""
+    """Do nothing, because there is no machine code."""
 
 
 def compiling(thread: int) -> str:

@@ -1,4 +1,4 @@
-"""What users are told of compilations: which kernel a thread compiles, and why one does not compile."""
+"""Information for users about compilations: which kernel a thread compiles, and why one does not compile."""
 
 import functools
 import inspect
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from numba.core.errors import NumbaError, TypingError  # of numba-cuda, too
+from numba.core.errors import NumbaError, TypingError  # also those of numba-cuda
 
 from pgas.base import config, parameters
 from pgas.kernels.compiler.reason import reason
@@ -18,7 +18,7 @@ _compiling: dict[int, str] = {}
 
 
 def fitted(stub: Callable[..., Any], typing: Callable[..., Any], error: type[Exception]) -> Callable[..., Any]:
-    """Return a typing function that names an argument that does not fit the stub in an error, because Numba does not."""
+    """Return a typing function whose errors name an argument that does not fit the stub, because those of Numba do not."""
     taken = parameters.in_kernels(stub)
 
     def checked(*args: Any, **kwargs: Any) -> Any:
@@ -31,7 +31,7 @@ def fitted(stub: Callable[..., Any], typing: Callable[..., Any], error: type[Exc
 
 
 def telling(dispatcher: Any) -> Any:
-    """Let a dispatcher note what it compiles, and make its errors one sentence. A launch also compiles by its method."""
+    """Let a dispatcher record what it compiles, and reduce its errors to one sentence. A launch also compiles by its method."""
     compile_ = dispatcher.compile
 
     @functools.wraps(compile_)
@@ -43,7 +43,7 @@ def telling(dispatcher: Any) -> Any:
         except (NumbaError, AttributeError) as error:
             if config.debugging("traceback"):
                 raise
-            # Some classes of Numba take other arguments than a text.
+            # Some classes of Numba take arguments other than a message.
             takes_text = isinstance(error, AttributeError) or type(error).__init__ is NumbaError.__init__
             refused = (type(error) if takes_text else TypingError)(reason(error, dispatcher.py_func))
             if isinstance(error, AttributeError) and isinstance(refused, AttributeError):
@@ -57,5 +57,5 @@ def telling(dispatcher: Any) -> Any:
 
 
 def compiling(thread: int) -> str:
-    """Return the name of the kernel that a thread of this process is compiling, "" if it compiles none."""
+    """Return the name of the kernel that a thread of this process is compiling, "" if there is none."""
     return _compiling.get(thread, "")

@@ -16,12 +16,12 @@ __all__ = ["ATOMICS", "Atomic", "typing_of"]
 
 @dataclass(frozen=True)
 class Atomic:
-    """An operation.
+    """An atomic operation.
 
     Args:
-        update: the kind of update.
+        update: kind of update.
         fetches: whether the old value is returned.
-        value: the operand of the update; None: the caller gives it.
+        value: operand of the update; None if the caller passes it.
         floats: whether elements may be floats.
     """
 
@@ -31,7 +31,7 @@ class Atomic:
     floats: bool = False
 
 
-#: Every operation of the sections "Standard" and "Extended AMOs" and of "Bitwise AMOs"; min and max are not of OpenSHMEM.
+#: All operations of the sections "Standard AMOs", "Extended AMOs", and "Bitwise AMOs"; min and max are not part of OpenSHMEM.
 ATOMICS = {
     "atomic_fetch": Atomic(Update.KEEP, fetches=True, value=0, floats=True),
     "atomic_set": Atomic(Update.SWAP, floats=True),
@@ -90,7 +90,7 @@ def typing_of(name: str) -> Callable[..., Any]:
 
 @device
 def _nothing(array):
-    """Return nothing, as an operation without a result does."""
+    """Return nothing: the result of operations without a result."""
 
 
 def _performing(name: str, dest: Any, idx: Any, pe: Any, **given: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Locks (OpenSHMEM 1.5, "Distributed Locking Routines"): ticket locks, so that threads get a lock in the order in which they asked for it.
+"""Locks (OpenSHMEM 1.5, "Distributed Locking Routines"): ticket locks, which threads acquire in the order in which they requested them.
 
-The lock is one word of 8 bytes on one PE. Its upper half counts how often the lock has been cleared; its lower half counts the threads
-that hold the lock or wait for it. A thread that asks adds 1. The sum of both halves before that is its ticket, and it has the lock when the
-upper half equals the ticket. Clearing adds CLEAR, which is 1 for the upper half and -1 for the lower one, so neither half ever
-overflows into the other.
+The lock is one word of 8 bytes on one PE. Its upper half counts how often the lock has been cleared; its lower half counts the threads that
+hold the lock or wait for it. To request the lock, a thread adds 1. The previous sum of both halves is its ticket, and it holds the lock
+when the upper half equals the ticket. Clearing adds CLEAR, which is 1 for the upper half and -1 for the lower one, so that neither half
+ever overflows into the other.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from pgas.kernels.window import remote
 
 __all__ = ["clear_lock", "set_lock", "test_lock"]
 
-#: Added to a lock word that is cleared.
+#: Number added to a lock word to clear it.
 CLEAR = 0xFFFF_FFFF
 
 _0, _1, _3, _32, _CLEAR = (constant(value) for value in (0, 1, 3, 32, CLEAR))
@@ -28,7 +28,7 @@ _EQ, _NOT_SET = constant(0), constant(state.NOT_SET)
 
 @device
 def owner(addr):
-    """Return the PE that has the word of the lock at addr. It follows from the offset, so that the locks of an array are spread."""
+    """Return the PE with the word of the lock at addr. It depends on the offset, so that the locks of an array are distributed."""
     return u32((addr & window.OFFSET_MASK) >> _3) % state.n_pes()
 
 

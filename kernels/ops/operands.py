@@ -1,6 +1,6 @@
 """Checks of operand types when a kernel is compiled (in the simulator: at the first call with these types).
 
-Every refusal is one sentence that names the function and the argument.
+Every error message is one sentence that names the function and the argument.
 """
 
 import functools
@@ -30,17 +30,17 @@ def checking() -> bool:
 
 @device
 def some_element(array):
-    """Return some value of an element's type, for an operation that was refused; the job fails anyway."""
+    """Return an arbitrary value of an element's type, for an operation that was rejected; the job fails anyway."""
     return ptx.ld_element(_STATE, array)
 
 
 def is_none(argument: Any) -> bool:
-    """Whether an optional argument was left out."""
+    """Whether an optional argument was omitted."""
     return argument is None or isinstance(argument, types.NoneType) or (isinstance(argument, types.Omitted) and argument.value is None)
 
 
 def integer(function: str, name: str, argument: Any) -> None:
-    """Refuse an argument that is no integer."""
+    """Reject an argument that is not an integer."""
     if isinstance(argument, types.Omitted):
         argument = type(argument.value)
     if argument is not int and not isinstance(argument, (int, types.Integer, types.EnumMember)):
@@ -48,33 +48,33 @@ def integer(function: str, name: str, argument: Any) -> None:
 
 
 def code(function: str, name: str, argument: Any, codes: type[IntEnum]) -> None:
-    """Refuse an op or a cmp that is not an integer, or is a constant of another kind: pgas.SUM has the number of pgas.SIGNAL_SET."""
+    """Reject an op or a cmp that is not an integer or is a constant of another kind: pgas.SUM has the number of pgas.SIGNAL_SET."""
     if isinstance(argument, types.EnumMember) and argument.instance_class in CONSTANTS and argument.instance_class is not codes:
         refuse("other code", function=function, name=name, allowed=choices(codes), found=described(argument))
     integer(function, name, argument)
 
 
 def team(function: str, name: str, argument: Any) -> None:
-    """Refuse an argument that is no team."""
+    """Reject an argument that is not a team."""
     if is_none(argument):
         refuse("no team", function=function, name=name)
     integer(function, name, argument)
 
 
 def array(function: str, name: str, argument: Any) -> None:
-    """Refuse an argument that is not an array. Whether it is contiguous, contiguous() checks."""
+    """Reject an argument that is not an array. contiguous() checks whether it is contiguous."""
     if not isinstance(argument, types.Array):
         refuse("no array", function=function, name=name, found=described(argument))
 
 
 def computable(function: str, dtype: Any) -> None:
-    """Refuse elements that are only copied."""
+    """Reject elements of types that can only be copied."""
     if is_float8(dtype):
         refuse("only copied", function=function, dtype=dtype)
 
 
 def same_elements(function: str, dest: Any, source: Any) -> Any:
-    """Refuse two arrays whose bytes cannot be copied from one to the other as they are. Return contiguous() of both, in one order."""
+    """Reject two arrays whose bytes cannot be copied from one to the other unchanged. Return contiguous() of both, in the same order."""
     array(function, "dest", dest)
     array(function, "source", source)
     if dest.dtype != source.dtype:
@@ -92,15 +92,15 @@ _GAPS, _OTHER_ORDER = constant(state.GAPS), constant(state.OTHER_ORDER)
 
 
 def contiguous(function: str, *, order: int = C_ORDER | _F_ORDER, one_order: bool = False, **arrays: Any) -> Any:
-    """Make ``contiguous(*arrays)``: check at run time that one or two operands are contiguous. None if their types say so.
+    """Make ``contiguous(*arrays)``: check at run time that one or two operands are contiguous. Return None if their types imply it.
 
-    The compiler gives layout A to many slices, such as ``a[1:3, :]`` and ``a[::1]``, whether they are contiguous or not.
+    The compiler assigns layout A to many slices, such as ``a[1:3, :]`` and ``a[::1]``, whether or not they are contiguous.
 
     Args:
-        function: the name of the function that is called.
-        order: the permitted orders.
-        one_order: both operands must have the same order.
-        arrays: the types of the operands, by the names of the arguments.
+        function: name of the called function.
+        order: permitted orders.
+        one_order: whether both operands must have the same order.
+        arrays: types of the operands, by argument name.
     """
     if all(argument.layout != "A" for argument in arrays.values()):
         return None
@@ -128,12 +128,12 @@ def contiguous(function: str, *, order: int = C_ORDER | _F_ORDER, one_order: boo
 
 @functools.cache
 def _order(op: Any, which: int, itemsize: int, ndim: int, permitted: int) -> Any:
-    """Make ``order(array)``: those of the permitted orders that its elements are in; 0, after an error record, if there are none."""
+    """Make ``order(array)``: those of the permitted orders in which its elements are; 0, after an error record, if there are none."""
     c_order, f_order, axis_shift = C_ORDER, _F_ORDER, state.AXIS_SHIFT
 
     @device
     def gap(array, axis, step):
-        """Return the first axis, from one on, with another stride than in a contiguous array, or -1; its stride, and the other one."""
+        """Return the first axis from ``axis`` on whose stride is not contiguous, or -1; its stride; and the contiguous stride."""
         wanted = i64(itemsize)
         for _ in range(ndim):
             if array.shape[axis] != 1:
@@ -157,13 +157,13 @@ def _order(op: Any, which: int, itemsize: int, ndim: int, permitted: int) -> Any
 
 
 def one_dimension(function: str, dest: Any) -> None:
-    """Refuse arrays of several dimensions (dest has as many as source): a stride counts elements of a row."""
+    """Reject arrays of several dimensions (dest has as many as source), because strides count elements within a row."""
     if dest.ndim != 1:
         refuse("strides of dimensions", function=function, found=_axes(dest))
 
 
 def subscript(function: str, name: str, argument: Any, idx: Any) -> None:
-    """Refuse an index that does not select one element of the array ``name``."""
+    """Reject an index that does not select one element of the array ``name``."""
     if not isinstance(argument, types.Array):
         refuse("no array", function=function, name=name, found=described(argument))
     indices = list(idx) if isinstance(idx, types.BaseTuple) else [idx]
@@ -174,7 +174,7 @@ def subscript(function: str, name: str, argument: Any, idx: Any) -> None:
 
 
 def scalar(function: str, dtype: Any, value: Any, name: str = "value") -> None:
-    """Refuse an argument that an element of type dtype cannot hold, and element types that need several accesses."""
+    """Reject an argument that an element of type dtype cannot hold, and element types that need several accesses."""
     if isinstance(dtype, types.Record) or element_size(dtype) not in (1, 2, 4, 8, 16):
         refuse("element size", function=function, dtype=dtype)
     value = types.unliteral(value) if value is not None else dtype
@@ -195,7 +195,7 @@ def unit(argument: Any) -> int:
 
 
 def described(argument: Any) -> str:
-    """Return what an argument is, for a message. Numba's names of types are long, and those of the simulator's types differ."""
+    """Return a description of an argument, for a message, because Numba's type names are long and those of the simulator differ."""
     argument = types.unliteral(argument)
     if isinstance(argument, types.Array):
         return f"an array of {argument.dtype} with {_axes(argument)}"

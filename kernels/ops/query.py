@@ -1,4 +1,4 @@
-"""my_pe, n_pes and ptr (OpenSHMEM 1.5, "Library Setup, Exit, and Query Routines"), and those of teams ("Team Management Routines")."""
+"""my_pe, n_pes, and ptr (OpenSHMEM 1.5, "Library Setup, Exit, and Query Routines"), and those of teams ("Team Management Routines")."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def ptr(dest: Any, pe: Any) -> Any:
     return body
 
 
-# Of teams -------------------------------------------------------------------------------------------------------------------------
+# Teams ----------------------------------------------------------------------------------------------------------------------------
 
 
 def team_my_pe(team: Any) -> Any:

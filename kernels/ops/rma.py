@@ -1,4 +1,4 @@
-"""put, get, p and g: operand checks, and the call of the path (OpenSHMEM 1.5, "Remote Memory Access Routines").
+"""put, get, p, and g: operand checks, and the call of the path (OpenSHMEM 1.5, "Remote Memory Access Routines").
 
 Each function here takes the Numba types of a call's arguments and returns the body for them (binding.device_function).
 """
@@ -16,9 +16,9 @@ from pgas.kernels.scope import Scope
 
 
 def length(dest: Any, source: Any, nelems: Any, name: str, *, get: bool = False) -> Any:
-    """Return ``length(dest_size, source_size, nelems, pe, addr, local, qp)``: bytes to copy, 0 if an operand was refused.
+    """Return ``length(dest_size, source_size, nelems, pe, addr, local, qp)``: bytes to copy, 0 if an operand was rejected.
 
-    addr: of the symmetric operand. local: of the other one, which must be on the heap or registered if a NIC moves it.
+    addr: address of the symmetric operand. local: address of the other one, which must be on the heap or registered if a NIC moves it.
     """
     op = operation.number(name) if operands.checking() else None
     return _length(element_size(dest.dtype), operands.is_none(nelems), op, transport.queue_pairs(), transport.two_paths(), get)
@@ -28,15 +28,15 @@ def length(dest: Any, source: Any, nelems: Any, name: str, *, get: bool = False)
 def _length(itemsize: int, whole: bool, op: int | None, queue_pairs: int | None, two: bool, get: bool) -> Any:
     """Make length().
 
-    whole: all of the source is copied. op: number of the operation in error records; None: no checks. queue_pairs: the number of queue
-    pairs to each PE; None: there is no NIC. two: near PEs are reached without it.
+    whole: whether all of the source is copied. op: number of the operation in error records, or None for no checks. queue_pairs: number of
+    queue pairs to each PE, or None without a NIC. two: whether near PEs are reached without the NIC.
     """
     _itemsize = constant(itemsize)
     if op is None and whole:
 
         @device
         def nbytes(dest_size, source_size, nelems, pe, addr, local, qp):
-            return u64(min(source_size, dest_size)) * _itemsize  # never beyond dest; with checks a shorter dest is an error
+            return u64(min(source_size, dest_size)) * _itemsize  # never beyond dest; with checks, a shorter dest is an error
 
     elif op is None:
 
@@ -161,7 +161,7 @@ def g(source: Any, idx: Any, pe: Any, qp: Any = 0) -> Any:
 
 
 def _check(name: str, dest: Any, source: Any, pe: Any, nelems: Any, qp: Any) -> Any:
-    """Refuse operands of other types. Return operands.contiguous() of dest and source."""
+    """Reject operands of other types. Return operands.contiguous() of dest and source."""
     contiguous = operands.same_elements(name, dest, source)
     operands.integer(name, "pe", pe)
     operands.integer(name, "qp", qp)

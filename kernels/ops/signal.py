@@ -44,7 +44,7 @@ def put_signal(scope: Scope, *, nbi: bool) -> Callable[..., Any]:
             origin = address_of(source)
             nbytes = length_of(dest.size, source.size, None, pe, to, origin, 0)
             if check:
-                if nbytes == _0 and source.size != 0:  # refused: no signal without its data
+                if nbytes == _0 and source.size != 0:  # rejected, so there must be no signal without its data
                     return
             move(to, origin, nbytes, word, u64(value), op == _ADD, pe)
 
@@ -79,6 +79,6 @@ def _word(name: str, sig: Any, idx: Any, value: Any, op: Any) -> None:
 
 
 def word(name: str, sig: Any) -> None:
-    """Refuse a signal array that does not hold 64-bit unsigned words."""
+    """Reject a signal array that does not hold 64-bit unsigned words."""
     if not isinstance(sig, types.Array) or sig.dtype != types.uint64:
         refuse("signal word", function=name, found=operands.described(sig))

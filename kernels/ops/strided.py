@@ -63,10 +63,10 @@ def _strided(plain: str, scope: Scope, *, get: bool) -> Callable[..., Any]:
 
 @functools.cache
 def _count(itemsize: int, whole: bool, op: int, check: bool, by_nic: bool, two: bool) -> Any:
-    """Make ``count(size, local_size, stride, local_stride, nelems, pe, addr, local)``: elements to copy, 0 if an operand was refused.
+    """Make ``count(size, local_size, stride, local_stride, nelems, pe, addr, local)``: elements to copy, 0 if an operand was rejected.
 
-    size, stride, addr: of the symmetric operand. local_size, local_stride, local: of the other one. whole: as many elements as both hold.
-    by_nic: a NIC copies, except, with two paths, to and from near PEs.
+    size, stride, addr: those of the symmetric operand. local_size, local_stride, local: those of the other one. whole: whether to copy as
+    many elements as both hold. by_nic: whether a NIC copies, except, with two transports, to and from near PEs.
     """
     _itemsize, _1, _op = constant(itemsize), constant(1), constant(op)
     too_long, bad_stride = constant(state.TOO_LONG), constant(state.BAD_STRIDE)
@@ -84,7 +84,7 @@ def _count(itemsize: int, whole: bool, op: int, check: bool, by_nic: bool, two: 
     @device
     def count(size, local_size, stride, local_stride, nelems, pe, addr, local):
         least = min(stride, local_stride)
-        if least < 1:  # always checked: at a stride of 0 an array holds endless elements
+        if least < 1:  # always checked, because with a stride of 0 an array would hold any number of elements
             state.fail(bad_stride, _op, u64(pe), addr, u64(least), u64(0), u64(0))
             return u64(0)
         n = min(held(size, stride), held(local_size, local_stride)) if whole else u64(nelems)

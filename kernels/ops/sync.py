@@ -1,4 +1,4 @@
-"""Waiting and ordering: wait_until, signal_wait_until, fence and quiet (OpenSHMEM 1.5, "Memory Ordering Routines")."""
+"""Waiting and ordering: wait_until, signal_wait_until, fence, and quiet (OpenSHMEM 1.5, "Memory Ordering Routines")."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from pgas.kernels.refusals import refuse
 _EQ, _NE, _GT, _LE, _LT = (int(Comparison[c]) for c in ("EQ", "NE", "GT", "LE", "LT"))
 COMPARISONS = len(Comparison)
 
-#: Mask of the poll count: the clock and the poison word are read once in 64 polls, so that they do not slow the polls.
+#: Mask of the poll count: to keep polling fast, the clock and the poison word are read only once every 64 polls.
 POLLS_MASK = 63
 
 _TIMED_OUT = constant(state.TIMED_OUT)
@@ -42,14 +42,14 @@ def given_up(op, addr, comparison, wanted, found, deadline):
 
 @device
 def acquire(addr, array, found):
-    """Make visible what the writer of ``found``, the value at addr, released."""
-    if ptx.ld_acquire_element(addr, array) != found:  # a newer value, perhaps of a writer that released nothing
+    """Make visible what the writer of the value ``found`` at addr released."""
+    if ptx.ld_acquire_element(addr, array) != found:  # the word has changed again, perhaps by a writer that did not release anything
         ptx.fence_sys()
 
 
 @device
 def wait(op, addr, array, comparison, value):
-    """Spin until the local element at addr satisfies the comparison, and return it. Then what its writer released is visible."""
+    """Spin until the local element at addr satisfies the comparison, and return it. What its writer released is then visible."""
     deadline = ptx.globaltimer() + state.timeout_ns()
     polls = u32(0)
     while True:
@@ -84,7 +84,7 @@ def signal_wait_until(sig: Any, idx: Any, cmp: Any, value: Any) -> Any:
 
 
 def awaitable(function: str, name: str, array: Any) -> None:
-    """Refuse elements of a type that waits do not support."""
+    """Reject elements of a type that waits do not support."""
     operands.computable(function, array.dtype)
     if not isinstance(array.dtype, types.Integer) or element_size(array.dtype) < 2:
         refuse("awaited", function=function, name=name, dtype=array.dtype)

@@ -16,7 +16,7 @@ _0, _4 = constant(0), constant(4)
 @device
 def entry_of(op, team):
     """Return the entry of a team. If there is no such team, or this PE is not a member, return 0 and poison the state."""
-    entry = _TEAMS + (u64(team) & _TEAM_MASK) * _ENTRY  # masked, as the compiler may load from it before it compares
+    entry = _TEAMS + (u64(team) & _TEAM_MASK) * _ENTRY  # masked, because the compiler may load from it before it compares
     if u64(team) <= _TEAM_MASK and fixed_u32(entry + _SIZE) != 0:
         return entry
     state.fail(_NO_TEAM, u64(op), u64(state.my_pe()), _0, u64(team), _0, _0)
@@ -43,13 +43,13 @@ def is_near(entry):
 
 @device
 def per_machine(entry):
-    """Return the members on each machine of a regular team (collectives/nodes.py); 0 for other teams."""
+    """Return the number of members per node of a regular team (collectives/nodes.py); 0 for other teams."""
     return fixed_u32(entry + _PER_MACHINE)
 
 
 @device
 def member(entry, i):
-    """Return the PE of member i. Teams with a stride load it, too: LLVM would hoist the load out of a branch that avoids it."""
+    """Return the PE of member i. Teams with a stride also load it, because LLVM would hoist the load out of a branch that avoids it."""
     return fixed_u32(fixed(entry + _LIST) + u64(i) * _4)
 
 

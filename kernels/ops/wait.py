@@ -1,7 +1,7 @@
-"""Waits for any, some or all of several elements, and tests without waiting (OpenSHMEM 1.5, "Point-To-Point Synchronization Routines").
+"""Waits for any, some, or all of several elements, and tests without waiting (OpenSHMEM 1.5, "Point-To-Point Synchronization Routines").
 
-A *sweep* looks at the elements of the wait set once. It returns its answer and the number of an element that is still awaited, at which
-the next sweep begins; -1 if the condition holds or the wait set is empty. A wait sweeps until it gets -1.
+A *sweep* reads the elements of the wait set once. It returns its result and the number of an element that is still awaited, at which the
+next sweep begins; -1 if the condition holds or the wait set is empty. A wait sweeps until it gets -1.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from pgas.kernels.refusals import refuse
 
 __all__ = ["several", "signal_fetch", "test"]
 
-#: 2^64 divided by the golden ratio: a product with it is spread over the upper bits (Knuth, volume 3, section 6.4).
+#: 2^64 divided by the golden ratio: products with it are distributed over the upper bits (Knuth, volume 3, section 6.4).
 _GOLDEN, _32 = constant(0x9E37_79B9_7F4A_7C15), constant(32)
 _IVARS, _INDICES, _STATUS, _VALUES = (constant(which) for which in range(4))  # as operation.operand() numbers them
 
@@ -88,7 +88,7 @@ def signal_fetch(sig: Any, idx: Any) -> Any:
 
 @dataclass(frozen=True)
 class Several:
-    """A function on several elements: wait_until_<kind> or test_<kind>; kind: all, any, some. vector: each element has its own value."""
+    """A function on several elements: wait_until_<kind> or test_<kind>; kind: all, any, or some. vector: each element has its own value."""
 
     kind: str
     waits: bool
@@ -171,7 +171,7 @@ def _performing(form: Several, ivars: Any, indices: Any, status: Any, cmp: Any, 
     def perform(ivars, indices, status, cmp, value, nelems):
         n = count(ivars, indices, status, cmp, value, nelems)
         awaited = i64(0)
-        if spreads:  # start at a random element, or one would be returned repeatedly while others hold, too
+        if spreads:  # start at a random element; otherwise one would be returned repeatedly while others also hold
             awaited = i64(((u64(ptx.clock() * _GOLDEN) >> _32) * u64(n)) >> _32)
         if waits:
             deadline = ptx.globaltimer() + state.timeout_ns()
@@ -187,7 +187,7 @@ def _performing(form: Several, ivars: Any, indices: Any, status: Any, cmp: Any, 
                     break
             state.relax(op, addr, cmp, compared)
         if waits or awaited < 0:
-            ptx.fence_sys()  # acquires, after relaxed loads: what the writers released is visible
+            ptx.fence_sys()  # acquires after relaxed loads, so that what the writers released is visible
             settle(op)
         if answers:
             return answer
@@ -196,7 +196,7 @@ def _performing(form: Several, ivars: Any, indices: Any, status: Any, cmp: Any, 
 
 
 def _sweep(kind: str, dtype: Any, masked: bool, vector: bool) -> Any:
-    """Make ``sweep(ivars, indices, status, cmp, value, n, start)``; start: the first element to look at."""
+    """Make ``sweep(ivars, indices, status, cmp, value, n, start)``; start: the first element to read."""
     wanted = _wanted(dtype, vector)
 
     @device
@@ -211,7 +211,7 @@ def _sweep(kind: str, dtype: Any, masked: bool, vector: bool) -> Any:
 
         @device
         def sweep(ivars, indices, status, cmp, value, n, start):
-            """Return whether all hold, each at some time since the first sweep."""
+            """Return whether the condition has held for every element, each at some time since the first sweep."""
             for i in range(start, n):
                 if included(status, i):
                     if not satisfied(ivars, cmp, value, i):
@@ -222,7 +222,7 @@ def _sweep(kind: str, dtype: Any, masked: bool, vector: bool) -> Any:
 
         @device
         def sweep(ivars, indices, status, cmp, value, n, start):
-            """Return the number of an element that holds; -1: none does."""
+            """Return the number of an element for which the condition holds; -1 if there is none."""
             awaited = i64(-1)
             i = i64(start)
             for _ in range(n):
@@ -240,7 +240,7 @@ def _sweep(kind: str, dtype: Any, masked: bool, vector: bool) -> Any:
 
         @device
         def sweep(ivars, indices, status, cmp, value, n, start):
-            """Return how many hold; write their numbers into indices."""
+            """Return how many elements satisfy the condition; write their numbers into indices."""
             awaited = i64(-1)
             found = i64(0)
             for i in range(n):
@@ -256,7 +256,7 @@ def _sweep(kind: str, dtype: Any, masked: bool, vector: bool) -> Any:
 
 
 def _wanted(dtype: Any, vector: bool) -> Any:
-    """Make ``wanted(value, i)``: the value that element i is compared with."""
+    """Make ``wanted(value, i)``: the value with which element i is compared."""
 
     @device
     def wanted(value, i):
@@ -266,9 +266,9 @@ def _wanted(dtype: Any, vector: bool) -> Any:
 
 
 def _count(op: int, itemsize: int, indexed: bool, masked: bool, vector: bool, whole: bool, contiguous: Any) -> Any:
-    """Make ``count(ivars, indices, status, cmp, value, nelems)``: elements to look at, 0 if an operand was refused.
+    """Make ``count(ivars, indices, status, cmp, value, nelems)``: elements to read, 0 if an operand was rejected.
 
-    whole: all elements are looked at. contiguous: of operands.contiguous().
+    whole: whether all elements are read. contiguous: the result of operands.contiguous().
     """
     check, too_long = operands.checking(), constant(state.TOO_LONG)
 
