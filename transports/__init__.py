@@ -1,1 +1,1 @@
-"""Transports on the host: the memory behind the window, and the ways to other PEs' slots."""
+"""Transports on the host: the memory behind the window, and the data paths to other PEs' slots."""

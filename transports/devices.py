@@ -1,6 +1,6 @@
-"""RDMA devices with their ports and GIDs, and the distance of PCI devices, all from sysfs. Opens no device.
+"""RDMA devices with their ports and GIDs, and the distance of PCI devices, all from sysfs. No device is opened.
 
-All functions take the root of a file tree, so that a test can build a machine in a folder. Sources: Linux's
+All functions take the root of a file tree, so that a test can model a machine in a directory. Sources: Linux's
 Documentation/ABI/stable/sysfs-class-infiniband, and the legend of ``nvidia-smi topo -m`` for the names of distances.
 """
 
@@ -26,10 +26,10 @@ __all__ = [
     "read",
 ]
 
-#: The folder that contains sysfs; libibverbs looks for sysfs in SYSFS_PATH, else in /sys.
+#: Directory that contains sysfs; libibverbs looks for sysfs in SYSFS_PATH if set, otherwise in /sys.
 ROOT = Path(os.environ.get("SYSFS_PATH", "/sys")).parent
 
-#: The node type of InfiniBand and RoCE devices.
+#: Node type of InfiniBand and RoCE devices.
 CHANNEL_ADAPTER = "CA"
 
 ROCE_V1, ROCE_V2 = "IB/RoCE v1", "RoCE v2"
@@ -80,7 +80,7 @@ class Gid:
 class Port:
     """A port of an RDMA device."""
 
-    number: int  #: from 1
+    number: int  #: starting at 1
     state: str  #: logical: "ACTIVE", "INIT", "ARMED", "DOWN"; "" if the kernel does not report it
     physical_state: str  #: "LinkUp", "Polling", "Disabled", ...
     link_layer: str  #: "InfiniBand" or "Ethernet"
@@ -95,7 +95,7 @@ class Port:
 
     @property
     def down(self) -> str:
-        """Words for the state of a port that is not active, else ""."""
+        """Text about the state of a port that is not active, otherwise ""."""
         return "" if self.active else f"{self.state or 'in an unknown state'} (physical state {self.physical_state or 'unknown'})"
 
 
@@ -108,9 +108,9 @@ class Device:
     pci: str | None  #: bus address, e.g. "0000:3b:00.0"; None for a software device
     numa_node: int  #: -1 if unknown or none
     ports: tuple[Port, ...]
-    uverbs: str  #: its file in /dev/infiniband, e.g. "uverbs0"; "" if ib_uverbs is not loaded
+    uverbs: str  #: its file in /dev/infiniband, such as "uverbs0"; "" if ib_uverbs is not loaded
     firmware: str  #: e.g. "28.39.1002", "" if it has none
-    node_type: str = CHANNEL_ADAPTER  #: "RNIC": iWARP; others are vendors' own
+    node_type: str = CHANNEL_ADAPTER  #: "RNIC" for iWARP; others are vendor-specific
 
     def port(self, number: int) -> Port | None:
         """Return one port, None if the device has no such port."""
@@ -129,7 +129,7 @@ def pci_address(text: str) -> str:
     """Convert a PCI bus address, e.g. NVML's ``00000000:3B:00.0`` or CUDA's ``0000:3B:00``, to the form of sysfs.
 
     Raises:
-        ValueError: text is no PCI bus address.
+        ValueError: text is not a PCI bus address.
     """
     match = re.fullmatch(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", text.strip().lower())
     if match is None:
@@ -152,7 +152,7 @@ def distance(a: str, b: str, root: Path = ROOT) -> Distance:
 
     Args:
         a, b: bus addresses as sysfs writes them.
-        root: of the file tree.
+        root: root of the file tree.
 
     Raises:
         ValueError: the machine has no such device.
@@ -167,12 +167,12 @@ def distance(a: str, b: str, root: Path = ROOT) -> Distance:
         return Distance.NODE if nodes <= 1 or (node_a == node_b and node_a >= 0) else Distance.SYS
     if shared == 1:
         return Distance.PHB
-    # Two devices below one switch differ in the switch's port and the device; functions of one card in the device only.
+    # Two devices below the same switch differ in the switch's port and the device; functions of one card differ only in the device.
     return Distance.PIX if max(len(path_a), len(path_b)) - shared <= 2 else Distance.PXB
 
 
 def nearest(pci: str, candidates: list[Device], root: Path = ROOT) -> list[tuple[Distance, Device]]:
-    """Return devices with their distance from a PCI device, nearest first, else in the order given; software devices come last.
+    """Return devices with their distance from a PCI device, nearest first, otherwise in the given order; software devices come last.
 
     Raises:
         ValueError: the machine has no PCI device of that address.
@@ -198,7 +198,7 @@ def _path(pci: str, root: Path) -> list[str]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return the entries of a folder, with numbers in names in numeric order; [] if there is no folder."""
+    """Return the entries of a directory, with numbers in names in numeric order; [] if there is no directory."""
     if not folder.is_dir():
         return []
     return sorted(folder.iterdir(), key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)])
@@ -209,7 +209,7 @@ def _device(path: Path, root: Path) -> Device:
     if parent is not None:
         pci, driver = parent.name, (parent / "driver").resolve().name if (parent / "driver").exists() else ""
     else:
-        pci, driver = None, "rxe" if (path / "parent").exists() else ""  # only rxe has this file, the name of its network interface
+        pci, driver = None, "rxe" if (path / "parent").exists() else ""  # only rxe has this file, which names its network interface
     verbs = next((entry.name for entry in _entries(root / "sys/class/infiniband_verbs") if read(entry / "ibdev") == path.name), "")
     return Device(
         name=path.name,
@@ -254,7 +254,7 @@ def _gid(port: Path, entry: Path) -> Gid | None:
 
 
 def _word(text: str | None) -> str:
-    """Return the word after the number, of e.g. ``4: ACTIVE``."""
+    """Return the word after the number in text such as ``4: ACTIVE``."""
     return (text or "").partition(":")[2].strip()
 
 

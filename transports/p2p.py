@@ -1,4 +1,4 @@
-"""The p2p transport on the host: every peer's slot is mapped, and kernels load and store through it."""
+"""The p2p transport on the host: every peer's slot is mapped, so that kernels load and store through it."""
 
 import contextlib
 import os
@@ -26,14 +26,14 @@ class P2P:
     simulated = "through memory that the PEs share", "on GPUs"
 
     def constants(self, requested: Mapping[str, Any]) -> dict[str, Any]:
-        """Return {}: its kernels need only the window."""
+        """Return {}, because its kernels need only the window."""
         return {}
 
     def why_not(self, device: Device, port: Port) -> str | None:
         return f"carries no transport {self.name}"
 
     def segments(self, n_pes: int, constants: window.Constants, setting: Setting) -> tuple[Segment, ...]:
-        """Return (): it needs no segment beside team memory and heap."""
+        """Return (), because it needs only the segment of team memory and heap."""
         return ()
 
     def connect(self, part: Part, setting: Setting) -> None:
@@ -52,13 +52,13 @@ def attach_peers(
     """Map the slots of the near PEs. Collective.
 
     Args:
-        memory: where to map them.
+        memory: memory that maps them.
         me: this PE.
         segments: the layout of a slot, the same on every PE.
         own: descriptors of this PE's segments.
         allgather: exchange of small values among the PEs.
-        undo: gets a callback that unmaps each segment, for callers that continue after an error.
-        near: the PEs that map this PE's memory and whose memory this PE maps; None: all.
+        undo: stack that receives a callback per segment that unmaps it, for callers that continue after an error.
+        near: PEs that map this PE's memory and whose memory this PE maps. Default: all.
 
     Raises:
         TransportError: some PE could not map some peer; on every PE, and the text names all such pairs.

@@ -1,6 +1,6 @@
-"""The registry of transports. A transport is one object with all its properties, so no other code compares transport names.
+"""The registry of transports. A transport is one object with all its properties, so that no other code compares transport names.
 
-pgas/job/paths/topology.py registers those of pgas: p2p.P2P, ibgda.transport.IBGDA, ibrc.transport.IBRC. A pair of them is an object, too.
+pgas/job/paths/topology.py registers those of pgas: p2p.P2P, ibgda.transport.IBGDA, ibrc.transport.IBRC. A pair of them is also an object.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,41 +26,41 @@ __all__ = [
 class Setting:
     """A transport's view of the job."""
 
-    requested: Mapping[str, Any]  #: the values of the PGAS_* variables
+    requested: Mapping[str, Any]  #: values of the PGAS_* variables
     choice: Choice | None  #: the NIC of this PE; None for a transport that maps peers' memory
     on_gpu: bool  #: whether heaps are in GPU memory
-    software_card: Callable[[bool], Opener]  #: returns the opener of the software card; argument: whether a CPU rings its registers
-    warn: Callable[[str], None]  #: shows the user a warning
+    software_card: Callable[[bool], Opener]  #: makes the opener of the software NIC; argument: whether a CPU rings doorbells
+    warn: Callable[[str], None]  #: function that shows the user a warning
 
 
 class Transport(Protocol):
-    """A way to other PEs' memory."""
+    """A data path to other PEs' memory."""
 
     name: str  #: its value of PGAS_TRANSPORT
 
-    #: Whether kernels access peers' memory by address. If not, each PE has a NIC.
+    #: Whether kernels access peers' memory by address. Otherwise each PE has a NIC.
     maps_peers: bool
 
-    #: The module of its device functions, a kernels.paths.transport.Path; imported when the first kernel needs it.
+    #: Name of the module with its device functions, a kernels.paths.transport.Path; imported when the first kernel needs it.
     path: str
 
-    #: Requirements on the machine, in doctor's words: "gpu", "peer access", "nic", "devx".
+    #: Requirements on the machine, by the names that doctor uses: "gpu", "peer access", "nic", "devx".
     needs: frozenset[str]
 
-    #: For doctor's line "in the simulator, A; not B": how it runs in the simulator, and how it cannot run on this machine.
+    #: Texts for doctor's line "in the simulator, A; not B": how it runs in the simulator, and how it cannot run on this machine.
     simulated: tuple[str, str]
 
     def constants(self, requested: Mapping[str, Any]) -> dict[str, Any]:
-        """Return its own fields of window.Constants, which are compiled into kernels."""
+        """Return the transport's own fields of window.Constants, which are compiled into kernels."""
 
     def why_not(self, device: Device, port: Port) -> str | None:
-        """Return why a device and port cannot carry it, None if they can (selection.Suits)."""
+        """Return why a device and port do not support the transport, None if they do (selection.Suits)."""
 
     def segments(self, n_pes: int, constants: window.Constants, setting: Setting) -> tuple[Segment, ...]:
-        """Return the segments of a slot beside team memory and heap. Raises TransportError: there is no room for them."""
+        """Return the segments of a slot in addition to team memory and heap. Raises TransportError if there is no room for them."""
 
     def connect(self, part: Part, setting: Setting) -> NIC | None:
-        """Connect this PE with the others: map their slots, or return a connected NIC. Collective.
+        """Connect this PE to the others: map their slots, or return a connected NIC. Collective.
 
         Raises:
             TransportError: some PE cannot; on every PE.
@@ -82,7 +82,7 @@ class Pair:
         return {**self.near.constants(requested), **self.far.constants(requested), **own}
 
     def connect(self, part: Part, setting: Setting) -> NIC | None:
-        """Map the heaps of near PEs, but not their queues; connect a NIC with all PEs."""
+        """Map the heaps of near PEs, but not their queues; connect a NIC to all PEs."""
         self.near.connect(replace(part, segments=part.segments[:1], fds=part.fds[:1]), setting)
         return self.far.connect(part, setting)
 
@@ -91,13 +91,13 @@ _registered: dict[str, Transport] = {}
 
 
 def register(transport: Transport) -> None:
-    """Add a transport; PGAS_TRANSPORT accepts its name from now on, and its pairs. "auto" begins with the first one that maps peers."""
+    """Add a transport, so that PGAS_TRANSPORT accepts its name and its pairs. "auto" begins with the first one that maps peers."""
     _registered[transport.name] = transport
     config.TRANSPORTS[:] = ["auto", *names(), *pairs()]
 
 
 def get(name: str) -> Transport:
-    """Return a transport or a pair by name, or the one that "auto" means on one machine.
+    """Return a transport or a pair by name, or the one that "auto" selects on a single node.
 
     Raises:
         TransportError: no transport has that name.
@@ -113,7 +113,7 @@ def get(name: str) -> Transport:
 
 
 def parts(transport: Transport) -> tuple[Transport, Transport]:
-    """Return the transports to near PEs and to the others: those of a pair; else the given one, twice."""
+    """Return the transports to near PEs and to the others: those of a pair, otherwise the given one twice."""
     return (transport.near, transport.far) if isinstance(transport, Pair) else (transport, transport)
 
 
@@ -132,7 +132,7 @@ def pairs() -> tuple[str, ...]:
 
 
 def over_nic(name: str) -> tuple[str, ...]:
-    """Return the transports over a NIC of a job; for "auto" all, as it may use any of them if not all PEs map each other's memory."""
+    """Return the NIC transports of a job; for "auto" all, because it may use any of them if not all PEs map each other's memory."""
     if name == "auto":
         return through_nics()
     _, far = parts(get(name))
@@ -140,11 +140,11 @@ def over_nic(name: str) -> tuple[str, ...]:
 
 
 def through_nics() -> tuple[str, ...]:
-    """Return the names of the transports over a NIC."""
+    """Return the names of the NIC transports."""
     return tuple(name for name, transport in _registered.items() if not transport.maps_peers)
 
 
-#: The usual number of queue pairs from each PE to each PE.
+#: Usual number of queue pairs from each PE to each PE.
 QUEUE_PAIRS = 2
 
 
@@ -154,7 +154,7 @@ def queue_pairs(wanted: int | str) -> int:
 
 
 def of_queues(requested: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of window.Constants for queues, which all transports over a NIC have."""
+    """Return the fields of window.Constants for queues, which all NIC transports have."""
     return {
         "num_qps": queue_pairs(requested["PGAS_IBGDA_NUM_RC_PER_PE"]),
         "map_by": requested["PGAS_IBGDA_RC_MAP_BY"],

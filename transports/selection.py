@@ -1,4 +1,4 @@
-"""The choice of a PE's RDMA device, port and GID: ``PGAS_HCA``, ``PGAS_HCA_LIST``, ``PGAS_IB_GID_INDEX``. devices.py reads the devices."""
+"""The choice of a PE's RDMA device, port, and GID: ``PGAS_HCA``, ``PGAS_HCA_LIST``, ``PGAS_IB_GID_INDEX``. devices.py reads the devices."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from pgas.transports.devices import ROCE_V1, ROCE_V2, ROOT, Device, Distance, Gi
 
 __all__ = ["Choice", "Suits", "choose", "choose_gid", "gid_of"]
 
-#: Returns why a transport cannot use a device and port, None if it can. May open the device to find out.
+#: Function that returns why a transport cannot use a device and port, None if it can. It may open the device to find out.
 Suits = Callable[[Device, Port], str | None]
 
 AUTO, SOFTHCA = "auto", "softhca"
@@ -20,16 +20,16 @@ AUTO, SOFTHCA = "auto", "softhca"
 class Choice:
     """The NIC of a PE."""
 
-    device: Device | None  #: None: the software card
-    port: Port | None  #: None with the software card
-    reason: str  #: for messages: why this one, and why no nearer one
+    device: Device | None  #: None for the software NIC
+    port: Port | None  #: None for the software NIC
+    reason: str  #: for messages: why this NIC was chosen, and why not a nearer one
 
     def __str__(self) -> str:
         return f"{self.name}: {self.reason}"
 
     @property
     def name(self) -> str:
-        """E.g. ``mlx5_0:1``, or ``softhca``."""
+        """The name, such as ``mlx5_0:1`` or ``softhca``."""
         return SOFTHCA if self.device is None or self.port is None else f"{self.device.name}:{self.port.number}"
 
 
@@ -39,13 +39,14 @@ def choose(
     """Return the NIC of a PE.
 
     Args:
-        requested: PGAS_HCA: auto, softhca, or a device with or without a port (``mlx5_0:1``).
-        listed: PGAS_HCA_LIST: the names, with or without ports, that auto chooses from; with a leading ``^`` those it excludes; empty: all.
+        requested: value of PGAS_HCA: auto, softhca, or a device with or without a port (``mlx5_0:1``).
+        listed: value of PGAS_HCA_LIST: names, with or without ports, from which auto chooses, or with a leading ``^`` those that it
+            excludes. If empty, auto chooses from all.
         devices: the devices of this machine.
-        gpu_pci: bus address of the PE's GPU; None in the simulator, where auto means the software card.
-        suits: the transport's test of a device.
-        root: of the file tree, for distances.
-        turn: number of this PE on its node; PEs take turns among equally near devices.
+        gpu_pci: bus address of the PE's GPU; None in the simulator, where auto means the software NIC.
+        suits: function by which the transport tests a device.
+        root: root of the file tree, for distances.
+        turn: rank of this PE on its node; equally near devices are assigned to PEs in rotation.
 
     Raises:
         TransportError: the requested device does not exist or cannot be used, or no device is listed. The text lists the devices.
@@ -63,7 +64,7 @@ def choose(
     refused: list[str] = []
     for far, device in nearest(gpu_pci, [device for device in devices if device in {pair[0] for pair in allowed}], root):
         if usable and far > usable[0][0]:
-            break  # suits() may open a device: do not try those farther away than a usable one
+            break  # do not test devices farther away than a usable one, because suits() may open a device
         for port in (port for owner, port in allowed if owner is device):
             if (why := _refusal(device, port, suits, gpu_pci)) is None:
                 usable.append((far, device, port))
@@ -82,8 +83,8 @@ def choose_gid(port: Port, requested: int = -1) -> Gid:
 
     Args:
         port: the port.
-        requested: PGAS_IB_GID_INDEX. -1: on Ethernet RoCE v2 before v1, then IPv4 before routable IPv6 before link-local addresses; on
-            InfiniBand the first.
+        requested: value of PGAS_IB_GID_INDEX. If it is -1: on Ethernet, RoCE v2 before v1, then IPv4 before routable IPv6 before link-local
+            addresses; on InfiniBand, the first.
 
     Raises:
         TransportError: there is no such entry; the text lists those in use.
@@ -103,7 +104,7 @@ def choose_gid(port: Port, requested: int = -1) -> Gid:
 
 
 def gid_of(choice: Choice, requested: int = -1) -> Gid | None:
-    """Return the GID that addresses the chosen port, None for an InfiniBand port without one. requested: as in choose_gid().
+    """Return the GID that addresses the chosen port, None for an InfiniBand port without one. requested: see choose_gid().
 
     Raises:
         TransportError: the port has no such GID, or is an Ethernet port and has none.

@@ -1,1 +1,1 @@
-"""Loops on the CPU that Numba compiles, and their memory operations: the proxy thread and the software card's cpu engine."""
+"""Loops that Numba compiles for the CPU, and their memory operations: the proxy thread and the software NIC's cpu engine."""

@@ -1,7 +1,8 @@
-"""Compilation of loops, for the CPU or a GPU, with a disk cache that notices a change in any of their modules.
+"""Compilation of loops, for the CPU or a GPU, with a disk cache that detects a change in any of their modules.
 
-Numba's cache key covers only the source file of the function itself. A loop is spread over several files and takes constants from the data
-sheet. Each loop therefore has a free variable with a hash of all these sources (source_stamp), which Numba's key covers.
+Numba's cache key covers only the source file of the function itself. A loop is spread over several files and takes constants from the
+hardware format definitions. Each loop therefore has a free variable with a hash of all these sources (source_stamp), which Numba's key
+covers.
 """
 
 import functools
@@ -21,7 +22,7 @@ __all__ = ["device", "keep", "kernel", "on_host", "source_stamp"]
 
 
 def on_host(function: Callable[..., Any]) -> Any:
-    """Mark a function whose arguments and result are int64: compiled for the CPU, into its callers.
+    """Mark a function whose arguments and result are int64; it is compiled for the CPU and inlined into its callers.
 
     Numba would compile it again for every constant argument (Literal[int]); this compiles it once.
     """
@@ -32,13 +33,13 @@ def on_host(function: Callable[..., Any]) -> Any:
 
 
 def device(function: Callable[..., Any]) -> Any:
-    """Mark a function of the engine likewise, for the CPU or the GPU that runs the engine."""
+    """Mark a function of the engine, which is compiled like that for the CPU or the GPU that runs the engine."""
     return on_host(function) if SIMULATOR else compiler.compiler.integer_device(function)
 
 
 @functools.cache
 def source_stamp(*of_caller: str) -> int:
-    """Return a number that changes with any source of a loop. of_caller: kernel()'s sources."""
+    """Return a number that changes with any source of a loop. of_caller: the sources passed to kernel()."""
     paths = [Path(__file__).parent, *map(Path, (*mlx5.__path__, *compiler.__path__, native.__file__, *of_caller))]
     sources = [source for path in paths for source in (sorted(path.glob("*.py")) if path.is_dir() else [path])]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).digest()
@@ -49,19 +50,20 @@ def kernel(make: Callable[[int], Callable[[int], int]], *sources: str) -> Any:
     """Compile a loop, or load it from the disk cache.
 
     Args:
-        make: returns the loop, given source_stamp(). The loop must use the stamp: Numba's key covers the values of free variables.
-        sources: files and folders of the caller that the loop depends on.
+        make: function of source_stamp() that returns the loop, which must use the stamp, because Numba's key covers the values of free
+            variables.
+        sources: files and directories of the caller that the loop depends on.
     """
     return native.compiled(types.int64(types.int64), make(source_stamp(*sources)))
 
 
 def keep(kernel_: Any, *sources: str) -> None:
-    """Give a CUDA kernel a disk cache; without one every process compiles it, which takes 20 s. sources: as kernel()'s.
+    """Give a CUDA kernel a disk cache, without which every process would compile it for 20 s. sources: see kernel().
 
     Its code contains none of the job's constants, so they are not in the key. Nor are free variables.
 
     Raises:
-        ValueError: it has free variables.
+        ValueError: the kernel has free variables.
     """
     if names := compiler.backend.function_of(kernel_).__code__.co_freevars:
         raise ValueError(f"the key of the disk cache does not cover the free variables {', '.join(names)}")

@@ -1,7 +1,7 @@
 """Primitives of compiled loops on the CPU, as LLVM instructions.
 
-They are intrinsics, not compiled functions like those of pgas.sim.memory: LLVM would have to inline hundreds of calls. And compiled lambdas
-share one mangled name when they come from the disk cache, so the linker could pick a wrong one.
+They are intrinsics, not compiled functions like those of pgas.sim.memory, because LLVM would have to inline hundreds of calls. Also,
+compiled lambdas share one mangled name when they come from the disk cache, so that the linker could pick a wrong one.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from pgas.transports.hostloop.compiled import on_host
 
 _I64 = ir.IntType(64)
 
-#: idle() spins in the first SPINS turns, yields up to turn YIELDS, then sleeps between SLEEP_MIN_US and SLEEP_MAX_US.
+#: Limits of idle(), which spins in the first SPINS turns, yields up to turn YIELDS, then sleeps between SLEEP_MIN_US and SLEEP_MAX_US.
 SPINS, YIELDS = 200, 1000
 SLEEP_MIN_US, SLEEP_MAX_US = 10, 500
 
-#: The last turn for which idle() sleeps at most 50 us. Threads that kernels wait for pass no larger number to idle().
+#: Number of the last turn for which idle() sleeps at most 50 µs. Threads for which kernels wait must not pass a larger number to idle().
 LAST_SHORT_TURN = YIELDS + 4 * (50 - SLEEP_MIN_US)
 
 
@@ -167,8 +167,8 @@ def clock() -> int:
 def idle(turns: int) -> int:
     """Back off: spin, then yield, then sleep. turns: consecutive turns of the caller's loop without work.
 
-    Sleeps grow by 1 us every fourth turn: 50 us after about 5 ms without work, 500 us after half a second. So a doorbell waits at most a
-    hundredth of the idle time before it, and an idle card costs next to nothing.
+    Sleeps grow by 1 µs every fourth turn: 50 µs after about 5 ms without work, 500 µs after half a second. A doorbell therefore waits at
+    most a hundredth of the preceding idle time, and an idle software NIC costs next to nothing.
     """
     if turns < SPINS:
         return 0

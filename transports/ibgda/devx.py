@@ -1,14 +1,14 @@
 """A ConnectX as an Adapter: DevX through pyverbs (rdma-core 44 and newer).
 
-Never run on a physical ConnectX. Tested with the real libibverbs, libmlx5 and pyverbs over an emulated kernel interface (tests/uverbs).
+Never run on a physical ConnectX. Tested with the real libibverbs, libmlx5, and pyverbs over an emulated kernel interface (tests/uverbs).
 
-pyverbs makes the objects that the kernel driver manages itself: context, protection domains, memory regions, UARs. Commands go directly to
-libmlx5, through ctypes: for a refused command, pyverbs raises the errno and drops status and syndrome, which libmlx5 leaves in the output.
-The kernel tracks the objects of commands, so a command that creates, modifies, queries or destroys an object goes through the object's
-handle. All others are general commands.
+pyverbs makes the objects that the kernel driver manages itself: context, protection domains, memory regions, and UARs. Commands go directly
+to libmlx5 through ctypes, because for a refused command pyverbs raises the errno and discards status and syndrome, which libmlx5 leaves in
+the output. The kernel tracks the objects of commands, so that a command that creates, modifies, queries, or destroys an object goes through
+the object's handle. All others are general commands.
 
-GPU memory is registered as a dma-buf, or by address where the module nvidia-peermem lets the kernel pin it. The first registration finds
-out which of the two works.
+GPU memory is registered as a dma-buf, or by address if the module nvidia-peermem lets the kernel pin it. The first registration determines
+which of the two works.
 """
 
 import contextlib
@@ -41,17 +41,17 @@ _FLAGS_DEVX, _OBJ_PD, _MASK_DMABUF = 1 << 0, 1 << 6, 1 << 0
 #: Offsets of lkey and rkey in struct ibv_mr (infiniband/verbs.h).
 _MR_LKEY, _MR_RKEY = 36, 40
 
-#: Bitmap of page sizes for UMEMs: only the card's smallest. Offsets of queues in a UMEM must be multiples of its page size, and by default
-#: the kernel takes the largest one that fits, up to the whole UMEM (devx_umem_find_best_pgsize of mlx5_ib).
+#: Bitmap of page sizes for UMEMs: only the NIC's smallest, because offsets of queues in a UMEM must be multiples of its page size, and by
+#: default the kernel takes the largest one that fits, up to the whole UMEM (devx_umem_find_best_pgsize of mlx5_ib).
 _UMEM_PAGES = 1 << 12
 
-#: Commands that create an object, and the field of its number, in their output and in the input of all commands on the object.
+#: Commands that create an object, with the field of its number in their output and in the input of all commands on the object.
 _CREATE = {Command.CREATE_CQ: "cqn", Command.CREATE_QP: "qpn", Command.CREATE_MKEY: "mkey_index"}
 _DESTROY = {Command.DESTROY_CQ: "cqn", Command.DESTROY_QP: "qpn", Command.DESTROY_MKEY: "mkey_index"}
 _QUERY = {Command.QUERY_QP: "qpn"}
 _MODIFY = dict.fromkeys((Command.RST2INIT_QP, Command.INIT2RTR_QP, Command.RTR2RTS_QP, Command.TO_ERR_QP, Command.TO_RST_QP), "qpn")
 
-#: The order of destruction: no object while another one refers to it.
+#: Order of destruction, in which no object is destroyed while another one refers to it.
 _DESTROY_ORDER = ("qpn", "cqn", "mkey_index")
 
 #: Prerequisites of DevX, for messages.
@@ -62,7 +62,7 @@ _NEEDS = (
 
 
 class Reach(Protocol):
-    """How this process's GPU and a NIC reach each other (transports/memory/gpudirect.py)."""
+    """Access between this process's GPU and a NIC (transports/memory/gpudirect.py)."""
 
     def on_gpu(self, address: int) -> bool:
         """Whether an address is in GPU memory."""
@@ -71,7 +71,7 @@ class Reach(Protocol):
         """Return a descriptor of whole pages of GPU memory, which the caller closes, and the offset of address in it. Raises PgasError."""
 
     def map_register(self, address: int) -> int:
-        """Map a register into the GPU; address is the CPU's, the result the GPU's. Raises TransportError."""
+        """Map a register into the GPU; address is for the CPU, the result for the GPU. Raises TransportError."""
 
     def unmap_register(self, address: int) -> None:
         """Undo map_register()."""
@@ -81,12 +81,12 @@ class DevX:
     """Implements Adapter on an mlx5 device.
 
     Args:
-        name: of the device, as rdma link lists it.
+        name: name of the device, as rdma link lists it.
         port: a port of the device.
         gid: the GID of the port that addresses QPs.
-        gpu: how to reach the memory of this process's GPU; None: heap and queues are in host memory.
-        handler: who stores to doorbell registers (PGAS_IBGDA_NIC_HANDLER). gpu: kernels; it is an error if they cannot. cpu: a host
-            thread. auto: kernels if they can, else a host thread.
+        gpu: access to the memory of this process's GPU; None if heap and queues are in host memory.
+        handler: what stores to doorbell registers (PGAS_IBGDA_NIC_HANDLER). gpu: kernels, or an error if they cannot; cpu: a host thread;
+            auto: kernels if they can, otherwise a host thread.
 
     Raises:
         TransportError: the device cannot be opened for DevX, its port is not active, or handler is gpu and the GPU cannot reach registers.
@@ -96,7 +96,7 @@ class DevX:
         self.name = name
         self.engine: str | None = None
         self._gpu, self._port, self._gid = gpu, port, gid
-        self._way: str | None = None  # the one of two ways to register GPU memory that works
+        self._way: str | None = None  # whichever of the two methods to register GPU memory works
         self._objects: dict[tuple[str, int], int] = {}
         self._pds: dict[int, Any] = {}
         self._umems: dict[int, Any] = {}
@@ -104,7 +104,7 @@ class DevX:
         self._uars: dict[int, Any] = {}
         self._spare: list[Any] = []  # second UARs of pages, not used
         self._offered: Uar | None = None  # the UAR of _try_mapping, for the next alloc_uar
-        #: With handler auto, why a CPU has to ring; otherwise "".
+        #: With handler auto, the reason why a CPU must ring; otherwise "".
         self.why_by_cpu = ""
         self._context = _open(name)
         try:
@@ -135,7 +135,7 @@ class DevX:
         """Execute a command.
 
         Raises:
-            TransportError: the kernel refuses it, or returns an errno without the card's status, as old kernels do.
+            TransportError: the kernel refuses it, or returns an errno without the NIC's status, as old kernels do.
         """
         self._check_open()
         opcode = int.from_bytes(inbox[:2], "big")
@@ -166,7 +166,7 @@ class DevX:
         return bytes(outbox.raw)
 
     def _check(self, opcode: int, error: int, outbox: Any) -> None:
-        """Raise the kernel's own errors. The caller finds the card's errors in the output's status."""
+        """Raise the kernel's own errors. The caller finds the NIC's errors in the output's status."""
         status = fields.decode(OUTPUT, outbox.raw)["status"] if len(outbox.raw) >= OUTPUT.size else Status.OK
         if error and status == Status.OK:
             raise TransportError(
@@ -229,8 +229,8 @@ class DevX:
             return mr.lkey, mr.rkey
 
         def as_dmabuf(fd: int, offset: int) -> tuple[int, int]:
-            # Not pyverbs's DmaBufMR: it makes WQEs address the region by offsets, not by this process's addresses. The region has the
-            # bounds of the memory. The kernel wants offset and address to be equal modulo the page size (uverbs_std_types_mr.c).
+            # Do not use pyverbs's DmaBufMR, because with it WQEs address the region by offsets, not by this process's addresses. The region
+            # has the bounds of the memory. The kernel requires offset and address to be equal modulo the page size (uverbs_std_types_mr.c).
             owner = structs.behind(pd, lambda at: structs.word(at) == self._pointer)  # struct ibv_pd begins with its context
             mr = self._library.reg_dmabuf_mr(owner, offset, nbytes, address, fd, int(access))
             if mr is None:
@@ -261,7 +261,7 @@ class DevX:
         as_dmabuf: Callable[[int, int], _Made],
         functions: tuple[str, str],
     ) -> _Made:
-        """Register memory; GPU memory in the way that works. functions: called by address and as a dma-buf, for messages."""
+        """Register memory; GPU memory by the method that works. functions: those called by address and as a dma-buf, for messages."""
         if self._gpu is None or not self._gpu.on_gpu(address):
             with self._refusals(f"{what} of the host ({functions[0]}; ulimit -l says how much may be locked)"):
                 return by_address()
@@ -288,10 +288,10 @@ class DevX:
     # -------------------------------------------------------------------------------------------------------------- registers
 
     def alloc_uar(self) -> Uar:
-        """Return a new UAR on a page of its own, as CUDA maps a page only once.
+        """Return a new UAR on a separate page, because CUDA maps a page only once.
 
-        Tried in this order: a dedicated UAR (NC_DEDICATED), a page of two registers of which one is used (BF), the one UAR of the context
-        (NC), which serves one QP only.
+        Attempts, in this order: a dedicated UAR (NC_DEDICATED), a page of two registers of which one is used (BF), and the only UAR of the
+        context (NC), which serves only one QP.
         """
         self._check_open()
         if self._offered is not None:
@@ -342,7 +342,7 @@ class DevX:
         return self._eqn
 
     def query_port(self) -> Port:
-        """Return the port. The GID of an Ethernet port comes from the card's own table (QUERY_ROCE_ADDRESS)."""
+        """Return the port. The GID of an Ethernet port comes from the NIC's own table (QUERY_ROCE_ADDRESS)."""
         self._check_open()
         number = self._port.number
         with self._refusals(f"port {number}"):
@@ -357,7 +357,7 @@ class DevX:
         return Port(number, link_layer, int(port.active_mtu), int(port.lid), gid, self._port.rate_gbps)
 
     def destination_mac(self, pdn: int, remote: Port, path: Path) -> bytes:
-        """Return the MAC that libmlx5 and the kernel resolve for an address handle, as NVSHMEM's and DOCA's do."""
+        """Return the MAC that libmlx5 and the kernel resolve for an address handle, like NVSHMEM and DOCA."""
         self._check_open()
         with self._refusals(f"an address handle in protection domain {pdn:#x}"):
             pd = self._pds[pdn]
@@ -378,33 +378,33 @@ class DevX:
             handle.close()
 
     def syndrome_words(self, syndrome: int) -> str:
-        """Return "": syndromes of refused commands are the firmware's own and not published."""
+        """Return "", because syndromes of refused commands are the firmware's own and not published."""
         return ""
 
     def diagnose(self, qpn: int) -> FirstError | None:
-        """Return None: QUERY_QP reports a QP's state and indices, not the WQE that failed."""
+        """Return None, because QUERY_QP reports a QP's state and indices, not the WQE that failed."""
         return None
 
     # ------------------------------------------------------------------------------- only for an adapter that is another process
 
     def share(self, address: int, nbytes: int, fd: int) -> None:
-        """Do nothing: a device needs no mapping beside the registration."""
+        """Do nothing, because a device needs only the registration."""
 
     def unshare(self, address: int, nbytes: int) -> None:
-        """Do nothing, as share()."""
+        """Do nothing; see share()."""
 
     def lend(self, address: int, nbytes: int, memory: Memory) -> None:
-        """Do nothing, as share()."""
+        """Do nothing; see share()."""
 
     def take_back(self, address: int, memory: Memory) -> None:
-        """Do nothing, as share()."""
+        """Do nothing; see share()."""
 
     def counts(self) -> dict[str, int]:
-        """Return {}: a device has no counters of single QPs."""
+        """Return {}, because a device has no counters per QP."""
         return {}
 
     def inspect(self, timeout_s: float) -> None:
-        """Return None: QUERY_QP reports nothing that is not in memory as well."""
+        """Return None, because QUERY_QP reports nothing that is not also in memory."""
 
     def set_index(self, qpn: int, index: int) -> None:
         raise TransportError(f"{self.name}: QP {qpn:#x} begins at index 0, as every QP of a device")
@@ -426,7 +426,7 @@ class DevX:
             raise TransportError(f"{self.name} refuses {what}: there is none of that number") from error
 
     def close(self) -> None:
-        """Destroy the remaining objects in their order: QPs, CQs, keys, UARs, memory, protection domains, context."""
+        """Destroy the remaining objects in this order: QPs, CQs, keys, UARs, memory, protection domains, context."""
         context, self._context = self._context, None
         if context is None:
             return
@@ -459,7 +459,7 @@ def _open(name: str) -> Any:
 
 
 def why_not(device: devices.Device, port: devices.Port) -> str | None:
-    """Return why a device and port cannot carry ibgda, None if they can (transports.selection.Suits)."""
+    """Return why a device and port do not support ibgda, None if they do (transports.selection.Suits)."""
     try:
         _open(device.name).close()
     except TransportError as error:

@@ -1,21 +1,21 @@
-"""Doorbells that a CPU rings for kernels (PGAS_IBGDA_NIC_HANDLER=cpu), where CUDA does not let the GPU store to a card's registers.
+"""Doorbells that a CPU rings for kernels (PGAS_IBGDA_NIC_HANDLER=cpu), if CUDA does not let the GPU store to a NIC's registers.
 
-Kernels run the same code: store the doorbell record, release, store one word to the UAR register that their queue's record names. Here
-that register is a word of host memory, the queue pair's mailbox, and the doorbell record is in host memory too. A thread polls the
-mailboxes and forwards each new word to the real register. The kernel has written the doorbell record before, so the thread need not.
+Kernels run the same code: store the doorbell record, release, store one word to the UAR register in their queue's record. Here, that
+register is a word of host memory, the queue pair's mailbox, and the doorbell record is also in host memory. A thread polls the mailboxes
+and forwards each new word to the real register. It need not write the doorbell record, because the kernel has already done so.
 
-The thread may miss a word that a later one overwrites. The later one announces its WQEs too, as indices only grow. The thread cannot
-mistake a new word for the one forwarded last: its 16-bit index recurs only after 2^16 WQEBBs, and a queue of at most 2^15 stops before
-that until the card is rung.
+The thread may miss a word that a later one overwrites. The later one also announces its WQEs, because indices only grow. The thread cannot
+mistake a new word for the last one forwarded, because its 16-bit index recurs only after 2^16 WQEBBs, and a queue of at most 2^15 WQEBBs
+stops before that until the doorbell is rung.
 
-This module is the memory layout. The thread is in forwarding.py, which compiles and is therefore imported only where it is needed.
+This module defines the memory layout. The thread is in forwarding.py, which compiles and is therefore imported only if it is needed.
 """
 
 from pgas.transports.memory.protocol import GRANULARITY
 
 __all__ = ["dbr_offset", "mailbox_offset", "segment_bytes"]
 
-#: The doorbell records of a QP and its CQ share a line of 64 bytes; the mailbox has another, as the thread polls it.
+#: Number of bytes of a line. The doorbell records of a QP and its CQ share one; the mailbox has another, because the thread polls it.
 _LINE = 64
 _ROOM = 2 * _LINE
 

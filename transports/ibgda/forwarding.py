@@ -13,7 +13,8 @@ from pgas.transports.hostloop.slack import sleep_precisely
 
 __all__ = ["Forwarder"]
 
-# The loop's memory: the stop flag, the number of rows, the rows. A row: addresses of mailbox and register, the word forwarded last.
+# The loop's memory has the stop flag, the number of rows, and the rows. A row has the addresses of mailbox and register and the last word
+# forwarded.
 _STOP, _COUNT, _ROWS = 0, 8, 16
 _MAILBOX, _REGISTER, _LAST, _ROW = 0, 8, 16, 24
 
@@ -50,7 +51,7 @@ class Forwarder:
     """The thread that forwards doorbells.
 
     Args:
-        pairs: addresses of mailbox and register of each queue pair. Mailboxes begin at zero, which no doorbell is.
+        pairs: addresses of mailbox and register of each queue pair. Mailboxes are initially zero, which is not a valid doorbell.
     """
 
     def __init__(self, pairs: Sequence[tuple[int, int]]) -> None:

@@ -1,4 +1,4 @@
-"""Functions of libibverbs and libmlx5, through ctypes: pyverbs lacks them, or drops a part of their result."""
+"""Functions of libibverbs and libmlx5, called through ctypes because pyverbs lacks them or discards a part of their result."""
 
 import ctypes
 import os

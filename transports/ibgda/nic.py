@@ -1,4 +1,4 @@
-"""A NIC that kernels drive themselves: they write WQEs, ring doorbells and poll the CQ."""
+"""A NIC that kernels drive themselves: they write WQEs, ring doorbells, and poll the CQ."""
 
 import time
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class DirectNIC(AdapterNIC):
     def _connect(self, met: list[Any]) -> None:
         super()._connect(met)
         if self.adapter.rung_by_cpu:
-            from pgas.transports.ibgda.forwarding import Forwarder  # here, because it compiles
+            from pgas.transports.ibgda.forwarding import Forwarder  # imported here because it compiles
 
             self._forwarder = Forwarder([(self._doorbell(n)[1], qp.uar.register_address) for n, qp in enumerate(self.qps)])
 
@@ -73,7 +73,7 @@ class DirectNIC(AdapterNIC):
         return {name: self._load(record + offset) & (layout.RINGING - 1) for name, offset in names.items()}
 
     def holds_unposted(self) -> bool:
-        """Whether kernels that have ended reserved WQEBBs and did not hand them over, or did not ring for them (layout.RINGING)."""
+        """Whether kernels that have ended reserved WQEBBs but did not submit them, or did not ring for them (layout.RINGING)."""
         records = (layout.RECORDS + number * layout.RECORD_SIZE for number in range(len(self.queues)))
         return any(self._load(record + layout.RESV_HEAD) != self._load(record + layout.READY_HEAD) for record in records)
 

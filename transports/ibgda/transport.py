@@ -47,19 +47,19 @@ class IBGDA:
 
 
 def _may_need_cpu(setting: Setting) -> bool:
-    """Whether a CPU rings for kernels or may have to: only an attempt shows whether the GPU can store to a card's registers."""
+    """Whether a CPU rings for kernels or may have to, because only an attempt shows whether the GPU can store to a NIC's registers."""
     handler, choice = setting.requested["PGAS_IBGDA_NIC_HANDLER"], setting.choice
     return handler == "cpu" or (handler == "auto" and setting.on_gpu and choice is not None and choice.device is not None)
 
 
 class _Device:
-    """Opens the chosen mlx5 device (adapter.Opener), and warns if a CPU has to ring its doorbells."""
+    """Opens the chosen mlx5 device (adapter.Opener), and warns if a CPU must ring its doorbells."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
 
     def begin(self, n_pes: int) -> tuple[str, int]:
-        """Do nothing: a device needs no start."""
+        """Do nothing, because a device need not be started."""
         return "", 0
 
     def open(self, name: str, memory: Memory, shared: list[tuple[int, int, int]]) -> Adapter:
@@ -81,4 +81,4 @@ class _Device:
         return adapter
 
     def end(self, *, orderly: bool) -> None:
-        """Do nothing, as begin()."""
+        """Do nothing; see begin()."""

@@ -1,10 +1,10 @@
-"""The proxy thread's loop, compiled, without the GIL: take requests in the order of their tickets, post them, poll for completions.
+"""The proxy thread's compiled loop, without the GIL: take requests in the order of their tickets, post them, and poll for completions.
 
-Doorbells are rung when a batch is full, when the kernels' ring is empty, and when a send queue is full. A request is done when its last WQE
-or a later one of the same queue pair has completed. Queue pairs complete in any order, so the loop polls two CQs only: that of the oldest
-outstanding request, and that of a full send queue.
+Doorbells are rung when a batch is full, when the kernels' ring is empty, and when a send queue is full. A request is complete when its last
+WQE or a later one of the same queue pair has completed. Queue pairs complete in any order, so the loop polls only two CQs: that of the
+oldest outstanding request, and that of a full send queue.
 
-A back end supplies step, ring and advance: wqes.py writes WQEs, work_requests.py hands work requests to libibverbs.
+A back end supplies step, ring, and advance: wqes.py writes WQEs, and work_requests.py passes work requests to libibverbs.
 """
 
 import functools
@@ -49,7 +49,7 @@ def _make(stamp: int) -> Callable[[int], int]:
     def loop(own: int) -> int:
         """Run until STOP, then return the stamp. Return 0 earlier if a request failed; FAILED then names its queue pair's record."""
         control, mask = load(own + CONTROL), load(own + SLOT_MASK)
-        tail = completed = 0  # requests posted, requests done
+        tail = completed = 0  # requests posted, requests completed
         posted = 0  # bytes posted of the request at tail
         unrung = waiting = 0  # queue pairs whose doorbell is due, and the WQEBBs or work requests they have built
         turns = 0
@@ -111,7 +111,7 @@ def _make(stamp: int) -> Callable[[int], int]:
 
 @functools.cache
 def compiled(posting: ModuleType) -> Any:
-    """Compile the loop with a back end's step, ring and advance, or load it from the disk cache.
+    """Compile the loop with a back end's step, ring, and advance, or load it from the disk cache.
 
     Numba's cache key does not cover the globals of the loop, so the stamp, a free variable of the loop, covers their sources.
     """

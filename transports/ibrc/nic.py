@@ -1,8 +1,8 @@
-"""The IBRC transport over mlx5 queues that the proxy thread drives itself; adapter, keys and queue pairs are AdapterNIC's.
+"""The IBRC transport over mlx5 queues that the proxy thread drives itself; adapter, keys, and queue pairs are those of AdapterNIC.
 
-Queues, registers, ring and landing cells lie in host memory; the heap lies in GPU memory where there is a GPU. The data of a READ or an
-atomic must be visible before ``completed`` covers its request. The software card ensures that before it writes the CQE. A real card's
-writes to GPU and host take different routes, so a DUMP would have to follow. That is not implemented.
+Queues, registers, ring, and landing cells are in host memory; the heap is in GPU memory if there is a GPU. The data of a READ or an atomic
+must be visible before ``completed`` covers its request. The software NIC ensures this before it writes the CQE. With a physical NIC, whose
+writes to GPU and host take different routes, a DUMP would have to follow. This is not supported.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ __all__ = ["ProxiedNIC"]
 
 
 class ProxiedNIC(RingNIC, AdapterNIC):
-    """A NIC whose WQEs a proxy thread writes. Arguments and errors are AdapterNIC's."""
+    """A NIC whose WQEs a proxy thread writes. Arguments and errors are those of AdapterNIC."""
 
     posting: ClassVar[ModuleType] = wqes
 

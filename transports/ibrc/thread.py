@@ -20,7 +20,7 @@ from pgas.transports.nic.snapshot import Ring
 
 __all__ = ["RingNIC", "shares"]
 
-#: Seconds that kernels have to find an error by themselves: a waiting kernel checks for errors in one of 64 polls (nic/ring.py).
+#: Seconds in which kernels can find an error by themselves, because a waiting kernel checks for errors in one of 64 polls (nic/ring.py).
 _FIND_S = 1.0
 
 #: Minimum sample count for a meaningful share.
@@ -107,7 +107,7 @@ class RingNIC(NIC):
         self._thread.start()
 
     def _set(self, words: Mapping[int, int]) -> None:
-        """Store words of the loop's record and rows, by offset. The loop may run meanwhile: it sees the words change one by one."""
+        """Store words of the loop's record and rows, by offset. The loop may run meanwhile; it observes the words changing one by one."""
         for offset, value in words.items():
             self._own[offset // 8] = value
 
@@ -117,24 +117,24 @@ class RingNIC(NIC):
 
     def holds_unposted(self) -> bool:
         """Whether kernels that have ended reserved tickets without writing the requests. The proxy posts every request that is written."""
-        self._store(layout.RING_LOOKING, 0)  # a thread that polled when its kernel was cut off never clears it
+        self._store(layout.RING_LOOKING, 0)  # a thread that was polling when its kernel was aborted never clears it
         ring, size = self._control + layout.RING, int(self._own[tables.SLOT_MASK // 8]) + 1
         tickets = range(self._load(self._control + layout.COMPLETED), self._load(layout.RING_HEAD))
         sequences = (self._load(ring + t % size * layout.REQUEST_SIZE + layout.SEQUENCE) for t in tickets)
         return any(found != t + 1 for t, found in zip(tickets, sequences, strict=True)) if len(tickets) <= size else True
 
     def register(self, entry: int, address: int, nbytes: int) -> None:
-        """Register local memory with the NIC, and tell the thread its lkey."""
+        """Register local memory with the NIC, and pass its lkey to the thread."""
         super().register(entry, address, nbytes)
         self._name_region(entry)
 
     def _name_region(self, entry: int) -> None:
-        """Tell the thread the lkey and shift of a registered piece of memory."""
+        """Pass the lkey and shift of a registered region to the thread."""
         at = self._regions + entry * tables.REGION_SIZE // 8
         self._own[at : at + 2] = self._region_words(entry)
 
     def _region_words(self, entry: int) -> tuple[int, int]:
-        """Return lkey and shift of a registered piece of memory, as the back end uses them."""
+        """Return lkey and shift of a registered region in the form that the back end uses."""
         raise NotImplementedError
 
     def cursors(self, number: int) -> dict[str, int]:
@@ -160,7 +160,7 @@ class RingNIC(NIC):
         return Ring(doing, head, completed, oldest)
 
     def _run(self, loop: Callable[[int], int], own: int) -> None:
-        """The proxy thread. If it ends before it is stopped, requests are no longer sent, so end the waits of kernels."""
+        """Run the proxy thread. If it ends before it is stopped, end the waits of kernels, because requests are no longer sent."""
         sleep_precisely()
         reason = "nobody stopped it"
         try:
@@ -176,7 +176,7 @@ class RingNIC(NIC):
                 self._store(layout.POISON, state.LOST)
 
     def _let_kernels_find_it(self) -> None:
-        """Give a waiting kernel time to record the error. In the simulator the error ends the kernel; LOST ends only its waits."""
+        """Give a waiting kernel time to record the error. In the simulator, the error ends the kernel; LOST ends only its waits."""
         until = time.monotonic() + _FIND_S
         while self._load(layout.POISON) == state.SOUND and not self._stopping and time.monotonic() < until:
             time.sleep(0.01)
@@ -215,7 +215,7 @@ class RingNIC(NIC):
             raise PgasError(f"the proxy thread of PE {self._me} ended ({self._ended}): requests of kernels are no longer sent")
 
     def quiet(self, timeout_s: float, poll: Callable[[], None]) -> None:
-        """Wait until all requests of kernels are done. Arguments and errors are those of NIC.quiet and check."""
+        """Wait until all requests of kernels have completed. Arguments and errors are those of NIC.quiet and check."""
         deadline = time.monotonic() + timeout_s
         target = self._load(layout.RING_HEAD)
         while (done := self._load(self._control + layout.COMPLETED)) < target:

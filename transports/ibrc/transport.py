@@ -1,4 +1,4 @@
-"""The ibrc transport: kernels write requests into a ring, a proxy thread posts them."""
+"""The ibrc transport: kernels write requests into a ring, and a proxy thread posts them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,7 +35,7 @@ class IBRC:
         return (self._nic(setting).segment(n_pes, constants),)
 
     def _nic(self, setting: Setting) -> type[RingNIC]:
-        """Return the class of NIC: mlx5 queues on the software card, libibverbs on an RDMA device."""
+        """Return the class of NIC: mlx5 queues on the software NIC, libibverbs on an RDMA device."""
         if setting.choice is None or setting.choice.device is None:
             from pgas.transports.ibrc.nic import ProxiedNIC
 

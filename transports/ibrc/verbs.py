@@ -1,12 +1,11 @@
 """The IBRC transport over an RDMA device: the proxy thread posts the kernels' requests through libibverbs.
 
-pyverbs makes and connects the RC queue pairs. Heap and team memory, landing cells and the slots of work requests are registered memory
-regions. There is no process as for the software card, and PEs may be on different machines.
+pyverbs makes and connects the RC queue pairs. Heap and team memory, landing cells, and the slots of work requests are registered memory
+regions. Unlike the software NIC, this needs no process, and PEs may be on different nodes.
 
 The data of a READ must be in GPU memory before ``completed`` covers its request. Data for GPU memory and the CQE in host memory take
-different routes. Kernels post another READ, which pushes the data ahead, only if GPUs do not see a NIC's writes in order
-(PGAS_NIC_ORDERING).
-This has not been tried on such a machine.
+different routes. Kernels post another READ, which pushes the data ahead, only if GPUs may observe NIC writes out of order
+(PGAS_NIC_ORDERING). This has not been tested on such a machine.
 """
 
 import contextlib
@@ -39,7 +38,7 @@ __all__ = ["VerbsNIC"]
 
 @dataclass(frozen=True)
 class _Introduction:
-    """What a PE tells the others before they connect."""
+    """Data that a PE sends to the others before they connect."""
 
     name: str  #: device and port
     end: End
@@ -58,10 +57,10 @@ class VerbsNIC(RingNIC):
         device: name of the RDMA device, as rdma link lists it.
         port: number of its port.
         gid: the GID that addresses the port; None on an InfiniBand port without one.
-        path: service level, traffic class and retries of packets.
+        path: service level, traffic class, and retries of packets.
 
     Raises:
-        TransportError: the device refuses; the text names the PE and says why.
+        TransportError: the device refuses; the text names the PE and the reason.
     """
 
     posting: ClassVar[ModuleType] = work_requests
@@ -146,7 +145,7 @@ class VerbsNIC(RingNIC):
         return region
 
     def _reach(self, chunk: Segment, fd: int, undo: contextlib.ExitStack) -> Any:
-        """Register the grown heap as one region; or, if the device refuses that, the chunk: the proxy thread then splits what crosses."""
+        """Register the grown heap as one region, or, if the device refuses, only the chunk; the proxy thread then splits requests."""
         heap, start = self._slot + self._segments[0].offset, self._slot + chunk.offset
         end = start + chunk.size
         try:
@@ -164,7 +163,7 @@ class VerbsNIC(RingNIC):
         return region
 
     def _take_keys(self, keys: list[Any]) -> None:
-        """Tell the proxy thread, which keeps running, of each heap's pieces by one store."""
+        """Pass each heap's pieces to the running proxy thread by one store."""
         self._heap = self._grown
         self._made.callback(self._heap[-1][1].mr.close)
         far = [self._table(pieces) for pieces in keys]
@@ -183,7 +182,7 @@ class VerbsNIC(RingNIC):
         return int(self._tables[-1].ctypes.data)
 
     def _key(self, entry: int, address: int, nbytes: int) -> int:
-        """Register local memory. Return 0: kernels need no lkey, as the proxy thread posts."""
+        """Register local memory. Return 0, because the proxy thread posts, so that kernels need no lkey."""
         self._local[entry] = register(
             self._device, address, nbytes, Access.LOCAL_WRITE, what="an array (pgas.register)", on_gpu=not SIMULATOR
         )
@@ -201,7 +200,7 @@ class VerbsNIC(RingNIC):
         return self._local[entry].lkey, self._local[entry].shift
 
     def _connect(self, met: list[Any]) -> None:
-        """Connect queue pair i to PE b with PE b's queue pair i to this PE; on this PE itself, each with itself."""
+        """Connect queue pair i to PE b with PE b's queue pair i to this PE; on this PE itself, connect each with itself."""
         met = self._met = [_Introduction(name, End(*end), *rest) for name, end, *rest in met]
         for number, qp in enumerate(self.qps):
             pe, i = divmod(number, self._num)
@@ -258,7 +257,7 @@ class VerbsNIC(RingNIC):
         return refusals.words("no atomics", request=request.name, device=without)
 
     def _after(self, number: int, status: WcStatus) -> str:
-        """Return words that explain an error: the state of the queue pair and of the port, and an unanswered retry."""
+        """Return text that explains an error: the state of the queue pair and of the port, and an unanswered retry."""
         down = self.trouble()
         if status == WcStatus.RETRY_EXC_ERR and not down:
             down = f"; PE {number // self._num} does not answer (PGAS_IB_TIMEOUT, PGAS_IB_RETRY_COUNT)"
@@ -266,14 +265,14 @@ class VerbsNIC(RingNIC):
         return f"; the queue pair is in {state}{down}" if state else down
 
     def trouble(self) -> str:
-        """Return words if the port is down, else "". A device whose port is down may retry for ever, as Soft-RoCE does."""
+        """Return text if the port is down, otherwise "". A device whose port is down may retry forever, like Soft-RoCE."""
         try:
             return "" if self._device.query().active else f"; port {self.name} is down"
         except TransportError as error:
             return f"; {error}"
 
     def _describe(self, slot: int) -> str:
-        """Return a work request in words."""
+        """Return a work request as text."""
         opcode = WrOpcode(self._word(slot + abi.WR_OPCODE, 4))
         atomic = opcode in (WrOpcode.ATOMIC_CMP_AND_SWP, WrOpcode.ATOMIC_FETCH_AND_ADD)
         rkey = self._word(slot + (abi.WR_ATOMIC_RKEY if atomic else abi.WR_RDMA_RKEY), 4)

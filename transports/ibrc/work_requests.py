@@ -1,22 +1,23 @@
 """The posting back end for any RDMA device: requests become work requests of libibverbs.
 
-The loop (loop.py) calls step, ring and advance. A send queue has a ring of slots. A slot holds a ``struct ibv_send_wr``, its ``ibv_sge``
-and a registered staging cell of 16 bytes. It is reused only after its work request has completed, so neither the send queue nor the CQ
+The loop (loop.py) calls step, ring, and advance. A send queue has a ring of slots. A slot holds a ``struct ibv_send_wr``, its ``ibv_sge``,
+and a registered staging cell of 16 bytes. It is reused only after its work request has completed, so that neither the send queue nor the CQ
 overflows. The work requests built between two rings go to ``post_send`` as one list. post_send and poll_cq are the context's, called by
 address.
 
-Verbs have atomics of 8 bytes only, FETCH_AND_ADD and CMP_AND_SWP. Every other atomic, and SIGNAL_SET, becomes a CMP_AND_SWP on the aligned
-8 bytes that contain its target, retried with the value found until it matches. It is atomic with every other atomic of the device. It is
-not atomic with stores and WRITEs to the other half of its word: it may undo one (docs/rdma.md).
+Verbs have only atomics of 8 bytes, FETCH_AND_ADD and CMP_AND_SWP. Every other atomic, and SIGNAL_SET, becomes a CMP_AND_SWP on the aligned
+8 bytes that contain its target, retried with the value found until it matches. It is atomic with respect to every other atomic of the
+device, but not with respect to stores and WRITEs to the other half of its word: it may undo one (docs/rdma.md).
 
-Additions to one word do not wait for each other. A queue pair remembers the value that the word will hold if all outstanding CMP_AND_SWPs
-succeed, and the next one compares with that value: they form a *chain*. When one fails, later ones of its chain are retried too, unless
-they already matched. The retries form a new chain, which begins with the value that the first failure found. No request joins it until all
-later ones of the old chain have completed. Retries may change the order of additions, which does not change the result. Any other request
-for the word waits until the chain has completed. So the atomics of a queue pair on a word act as if executed in their requests' order.
+Additions to the same word do not wait for each other. Each queue pair records the value that the word will hold if all outstanding
+CMP_AND_SWPs succeed, and the next one compares with that value: they form a *chain*. When one fails, later ones of its chain are also
+retried, unless they already matched. The retries form a new chain, which begins with the value that the first failure found. No request
+joins it until all later ones of the old chain have completed. Retries may change the order of additions, which does not change the result.
+Any other request for the word waits until the chain has completed. Therefore, the atomics of a queue pair on a word act as if executed in
+the order of their requests.
 
-A signal follows its data on the same queue pair, and the responder executes in order. No work request depends on an earlier READ of the
-same request, so none needs IBV_SEND_FENCE: a kernel that needs the data of a READ waits for its request.
+A signal follows its data on the same queue pair, and the responder executes in order. IBV_SEND_FENCE is not needed, because no work request
+depends on an earlier READ of the same request, and a kernel that needs the data of a READ waits for its request.
 """
 
 from pgas.kernels import codes, layout
@@ -44,37 +45,37 @@ from pgas.transports.ibrc.tables import (
 from pgas.transports.verbs import abi
 from pgas.transports.verbs.abi import SendFlags, WrOpcode
 
-#: Sources that the loop's stamp covers beside this file.
+#: Sources that the loop's stamp covers in addition to this file.
 SOURCES = (abi.__file__,)
 
-# Words of the loop's record, behind those of tables.py; keys are in host byte order. HEAP: address of the pieces of this PE's heap.
+# Words of the loop's record, after those of tables.py; keys are in host byte order. HEAP: address of the pieces of this PE's heap.
 # CELL_LKEY is that of landing cells and slots; CELL_SHIFT, subtracted from an address of the window, gives the address in work requests.
 # POST_SEND, POLL_CQ: addresses of functions. MESSAGE_MAX: bytes of the longest work request. INLINE: IBV_SEND_INLINE if staging cells are
-# posted inline, else 0. ATOMICS: whether all devices have atomics. FAULT_*: the error. WCS: the array that poll_cq fills.
+# posted inline, otherwise 0. ATOMICS: whether all devices have atomics. FAULT_*: the error. WCS: the array that poll_cq fills.
 (
     HEAP, CELL_SHIFT, POST_SEND, POLL_CQ, MESSAGE_MAX, INLINE, ATOMICS,
     FAULT, FAULT_CODE, FAULT_VENDOR, FAULT_SLOT, BAD_WR, WCS,
 ) = range(tables.END, tables.END + 104, 8)  # fmt: skip
-N_WCS = 16  #: most completions of one poll_cq
+N_WCS = 16  #: maximum number of completions per poll_cq
 END = WCS + N_WCS * abi.WC_SIZE
 
 # Words of a row. SLOTS, QP, CQ: addresses. FAR_HEAP: address of the pieces of the peer's heap. CHAINS: address of its table of chains.
 SLOTS, QP, CQ, FAR_HEAP = range(0, 32, 8)
 CHAINS = tables.CONS_IDX + 8
 
-# A piece of a heap, in the order of addresses: where it ends, the last one nowhere (NO_END); its lkey or rkey; its shift. A heap is one
-# piece unless the device refused to register it as a whole after it had grown.
+# A piece of a heap, in address order: its end (NO_END for the last one); its lkey or rkey; its shift. A heap is one piece unless the device
+# refused to register it as a whole after it had grown.
 PIECE_END, PIECE_KEY, PIECE_SHIFT, PIECE_SIZE = range(0, 32, 8)
 NO_END = (1 << 63) - 1
 
-# A slot: the work request, its SGE, its staging cell. REQUEST: the request in the kernels' ring that a CMP_AND_SWP performs, else 0.
+# A slot: the work request, its SGE, its staging cell. REQUEST: the request in the kernels' ring that a CMP_AND_SWP performs, otherwise 0.
 SGE = abi.SEND_WR_SIZE
 STAGING = SGE + abi.SGE_SIZE
 REQUEST = STAGING + 16
 SLOT = 192
 
-# A chain: the word; its value if all outstanding CMP_AND_SWPs succeed; the index of the chain's first work request; how many are
-# outstanding; how many of these belong to the previous chain and will most likely fail; whether they are additions.
+# A chain: the word; its value if all outstanding CMP_AND_SWPs succeed; the index of the chain's first work request; the number of
+# outstanding ones; the number of these that belong to the previous chain and will most likely fail; whether they are additions.
 WORD, EXPECTED, SINCE, PENDING, STALE, ADDITIONS = range(0, 48, 8)
 CHAIN_SIZE = 64
 N_CHAINS = 64
@@ -161,7 +162,7 @@ def store_remote(at: int, addr: int, piece: int) -> int:
 
 @on_host
 def post_atomic(own: int, row: int, opcode: int, addr: int, compare_add: int, swap: int) -> int:
-    """Begin an atomic on 8 bytes of the heap and return its slot; the old value lands in the slot's staging cell."""
+    """Begin an atomic on 8 bytes of the heap and return its slot; the old value is written to the slot's staging cell."""
     at, piece = begin(own, row, opcode, _SIGNALED), piece_of(load(row + FAR_HEAP), addr)
     store(at + abi.WR_REMOTE_ADDR, addr - load(piece + PIECE_SHIFT))
     store(at + abi.WR_COMPARE_ADD, compare_add)
@@ -216,7 +217,7 @@ def changed(request: int, word: int) -> int:
 
 @on_host
 def chain_of(row: int, word: int) -> int:
-    """Return the address of a word's chain. Words share chains by a hash; WORD tells whose it is."""
+    """Return the address of a word's chain. Words share chains by a hash; WORD identifies the current word."""
     return load(row + CHAINS) + ((word >> 3) & (N_CHAINS - 1)) * CHAIN_SIZE
 
 
@@ -275,9 +276,9 @@ def settle(own: int, row: int, at: int, request: int) -> int:
     store(chain + PENDING, load(chain + PENDING) - 1)
     if stale:
         store(chain + STALE, load(chain + STALE) - 1)
-    kept = not stale and changed(request, found) == found  # e.g. a compare_swap that does not match: nothing to write
+    kept = not stale and changed(request, found) == found  # for example, a compare_swap that does not match: there is nothing to write
     if found != load(at + abi.WR_COMPARE_ADD) and not kept:
-        if not stale:  # everything outstanding follows it, so belongs to the old chain
+        if not stale:  # everything outstanding follows it, and so belongs to the old chain
             store(chain + EXPECTED, found)
             store(chain + SINCE, load(row + PROD_IDX))
             store(chain + STALE, load(chain + PENDING))
@@ -377,7 +378,7 @@ def step(own: int, request: int, row: int, done: int) -> int:
             count = min(count, load(near + PIECE_END) - (local + done))
         last = done + count == nbytes
         opcode = _RDMA_READ if operation == _READ else _RDMA_WRITE
-        # One in 32 is signalled too: without completions, the slots of a long request would never become free.
+        # One in 32 is also signaled, because without completions the slots of a long request would never become free.
         signalled = (last and not signals) or load(row + PROD_IDX) & _SIGNAL_MASK == _SIGNAL_MASK
         at = begin(own, row, opcode, _SIGNALED if signalled else _UNSIGNALED)
         store_remote(at, to + done, far)

@@ -1,6 +1,6 @@
 """The posting back end for mlx5 queues: requests become WQEs in send queues in host memory.
 
-The loop (loop.py) calls step, ring and advance. Every request ends in a signalled WQE of one WQEBB (mlx5.cqe.extend).
+The loop (loop.py) calls step, ring, and advance. Every request ends in a signaled WQE of one WQEBB (mlx5.cqe.extend).
 """
 
 from pgas.kernels import codes, layout
@@ -23,7 +23,7 @@ from pgas.transports.ibrc.tables import (
 from pgas.transports.mlx5 import cqe, wqe
 from pgas.transports.mlx5.wqe import Ce, Opcode, Opmod
 
-# Words of a row (tables.py). Keys and QPN are big-endian, and so are the record's.
+# Words of a row (tables.py). Keys and QPN are big-endian, like those of the record.
 WQ, DBR, UAR, CQE, QPN, HEAP_KEY = range(0, 48, 8)
 
 _WRITE, _READ, _STORE, _ADD, _COMPARE_SWAP, _SIGNAL_SET, _SIGNAL_ADD, _SWAP, _AND, _OR, _XOR = map(int, codes.Request)

@@ -1,1 +1,1 @@
-"""The memory of slots: of a GPU (vmm) or of the host (memfd), and the passing of its descriptors to other processes (fds)."""
+"""The memory of slots, on a GPU (vmm) or on the host (memfd), and passing its descriptors to other processes (fds)."""

@@ -1,7 +1,8 @@
 """Passing file descriptors between the PEs of a node, through sockets (SCM_RIGHTS).
 
-pidfd_getfd(2) needs no sockets, but the right to trace the other process. Under Yama a process grants that right with PR_SET_PTRACER. MPI
-libraries and crash handlers use this setting too, and it cannot be read, so pgas could not restore it. Sockets need no such right.
+pidfd_getfd(2) would not need sockets, but it requires permission to trace the other process. Under Yama, a process grants that permission
+with PR_SET_PTRACER. MPI libraries and crash handlers also use this setting, which cannot be read, so that pgas could not restore it.
+Sockets need no such permission.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from pgas.base.remedies import mend
 
 __all__ = ["exchange_fds"]
 
-#: Seconds that a rank waits for the descriptors of the others.
+#: Maximum time in seconds that a rank waits for the descriptors of the others.
 _PASS_S = 30.0
 
 #: Seconds between attempts to connect to a rank whose queue of connections is full.
@@ -27,18 +28,18 @@ _RETRY_S = 1e-3
 
 
 def exchange_fds(rank: int, fd: int, allgather: Callable[[Any], list[Any]], near: Container[int] | None = None) -> dict[int, int]:
-    """Return descriptors of the near ranks' files, by rank; its own is ``fd`` itself. Collective; near ranks are on one node.
+    """Return descriptors of the near ranks' files, by rank; the caller's own is ``fd`` itself. Collective; near ranks are on one node.
 
-    Each pair of ranks has one connection. Both ends check that the process at the other end is that rank; other processes are turned away.
+    Each pair of ranks has one connection. Both ends check that the process at the other end is that rank; other processes are rejected.
 
     Args:
-        rank: position of this process in what allgather returns.
-        fd: descriptor to hand to the others.
+        rank: position of this process in the result of allgather.
+        fd: descriptor to pass to the others.
         allgather: exchange of small values among the processes.
-        near: the ranks that exchange descriptors with this one (a symmetric relation); None: all.
+        near: ranks that exchange descriptors with this one (a symmetric relation). Default: all.
 
     Raises:
-        BootstrapError: the kernel allows no such connection, or some rank has too many open files; on every rank.
+        BootstrapError: raised on every rank, if the kernel does not allow such a connection or some rank has too many open files.
     """
     received: dict[int, int] = {}
     with contextlib.ExitStack() as undo:
@@ -55,7 +56,7 @@ def exchange_fds(rank: int, fd: int, allgather: Callable[[Any], list[Any]], near
             return near is None or peer in near
 
         def meet() -> None:
-            # The higher rank of a pair connects, so ranks never wait for each other in a circle.
+            # The higher rank of a pair connects, so that ranks never wait for each other in a cycle.
             deadline = time.monotonic() + _PASS_S
             with listener:
                 for peer in filter(is_near, range(rank)):
@@ -86,7 +87,7 @@ def exchange_fds(rank: int, fd: int, allgather: Callable[[Any], list[Any]], near
 
 @contextlib.contextmanager
 def _late(peers: Mapping[int, int]) -> Iterator[None]:
-    """Turn a timeout into one that names the ranks that were waited for. peers: rank by process."""
+    """Convert a timeout into one that names the ranks that were awaited. peers: rank by process."""
     try:
         yield
     except TimeoutError:
@@ -103,7 +104,7 @@ def _connect(pid: int, name: Any, deadline: float) -> socket.socket:
             try:
                 connection.connect(name)
                 break
-            except BlockingIOError:  # a socket with a timeout does not wait for room in the queue
+            except BlockingIOError:  # because a socket with a timeout does not wait for room in the queue
                 time.sleep(_RETRY_S)
         if credentials.of(connection) != (pid, True):
             raise OSError(f"the socket of process {pid} is another one's")

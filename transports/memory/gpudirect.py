@@ -1,6 +1,6 @@
-"""The CUDA driver's calls for GPUDirect: dma-bufs of GPU memory for the NIC, and the NIC's registers mapped into the GPU.
+"""CUDA driver calls for GPUDirect: dma-bufs of GPU memory for the NIC, and the NIC's registers mapped into the GPU.
 
-Never run on hardware: no machine had both a GPU and a ConnectX.
+Implemented but untested, because no machine had both a GPU and a ConnectX.
 """
 
 import os
@@ -13,12 +13,12 @@ from pgas.transports.memory.vmm import CudaError, GPUMemory, check
 
 __all__ = ["GPUDirect", "dmabuf"]
 
-#: Mapped bytes of a doorbell register: the word that a doorbell stores.
+#: Number of mapped bytes of a doorbell register: the word that a doorbell stores.
 _REGISTER_BYTES = 8
 
 _NOT_PERMITTED = driver.CUresult.CUDA_ERROR_NOT_PERMITTED
 
-#: The host's page size: cuMemGetHandleForAddressRange exports whole pages.
+#: Page size of the host, because cuMemGetHandleForAddressRange exports whole pages.
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -44,7 +44,7 @@ def dmabuf(address: int, nbytes: int) -> tuple[int, int]:
 
 
 def _beyond(start: int, end: int, address: int) -> str:
-    """Return words if pages reach beyond the allocation at an address, else "". Small ones of cudaMalloc begin and end within pages."""
+    """Return text if pages extend beyond the allocation at an address, otherwise "". Small allocations of cudaMalloc share pages."""
     status, base, size = driver.cuMemGetAddressRange(address)
     if status != driver.CUresult.CUDA_SUCCESS or (int(base) <= start and end <= int(base) + size):
         return ""
@@ -58,7 +58,7 @@ class GPUDirect:
     """Implements devx.Reach on the GPU of the current context.
 
     Args:
-        memory: that GPU's memory.
+        memory: memory of that GPU.
     """
 
     def __init__(self, memory: GPUMemory) -> None:
@@ -73,7 +73,7 @@ class GPUDirect:
         """Map a register into the GPU.
 
         Raises:
-            TransportError: CUDA does not permit it; the text says which setting would.
+            TransportError: CUDA does not permit it; the text names the setting that would.
         """
         flags = driver.CU_MEMHOSTREGISTER_PORTABLE | driver.CU_MEMHOSTREGISTER_DEVICEMAP | driver.CU_MEMHOSTREGISTER_IOMEMORY
         (status,) = driver.cuMemHostRegister(address, _REGISTER_BYTES, flags)
@@ -88,5 +88,5 @@ class GPUDirect:
             raise TransportError(f"the GPU cannot store to a doorbell register of the NIC: {error}") from error
 
     def unmap_register(self, address: int) -> None:
-        """Undo map_register(). Errors are ignored, as the context may be gone."""
+        """Undo map_register(). Errors are ignored, because the context may be gone."""
         driver.cuMemHostUnregister(address)

@@ -1,6 +1,6 @@
 """The simulator's memory: memfds mapped at the window's own addresses, so that addresses mean the same as on a GPU.
 
-Memfds have no name in a file system: /dev/shm is 64 MiB in containers, and a killed job would leave files there.
+Memfds have no name in a file system. Files in /dev/shm would be limited to 64 MiB in containers, and a killed job would leave them behind.
 """
 
 import contextlib
@@ -86,7 +86,7 @@ class HostMemory:
         return None
 
     def lend(self, address: int, nbytes: int) -> Loan:
-        """Replace the memory's pages by pages that other processes can map (pages.py)."""
+        """Replace the memory's pages with pages that other processes can map (pages.py)."""
         return self._pages.lend(address, nbytes)
 
     def take_back(self, loan: Loan) -> None:
@@ -97,7 +97,7 @@ class HostMemory:
     give_back = staticmethod(pages.give_back)
 
     def enter(self) -> None:
-        """Do nothing: host memory needs no context."""
+        """Do nothing, because host memory needs no context."""
 
     def read(self, address: int, nbytes: int) -> bytes:
         """Return a copy of the bytes."""
@@ -112,7 +112,7 @@ class HostMemory:
         ctypes.memset(address, byte, nbytes)
 
     def close(self) -> None:
-        """Unmap everything; no array may be used afterwards."""
+        """Unmap everything; arrays must not be used afterwards."""
         self._pages.close()
         for address in list(self._mappings):
             self.discard(address)

@@ -1,7 +1,7 @@
-"""Sharing private memory of this process with another one, in the simulator: its pages are replaced by pages of memfds.
+"""Sharing private memory of this process with another one in the simulator, by replacing its pages with pages of memfds.
 
-Whole pages are replaced, though an array's first and last page may hold other data too. No other thread may write to them meanwhile. Python
-threads cannot, as the calls hold the GIL. The threads of pgas that run without the GIL have pages of their own.
+Whole pages are replaced, although an array's first and last page may also hold other data. No other thread may write to them meanwhile.
+Python threads cannot, because the calls hold the GIL. The threads of pgas that run without the GIL have separate pages.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from pgas.transports.memory.protocol import Loan
 
 __all__ = ["SharedPages"]
 
-# PyDLL: calls hold the GIL.
+# Use PyDLL, because its calls hold the GIL.
 _libc = ctypes.PyDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -31,7 +31,7 @@ _MAYMOVE_FIXED = 0x3
 _FAILED = ctypes.c_void_p(-1).value
 _PAGE = mmap.PAGESIZE
 
-#: Most descriptors in one message to the card.
+#: Maximum number of descriptors in one message to the software NIC.
 _MOST_PIECES = 8
 
 
@@ -55,7 +55,7 @@ class SharedPages:
         """Replace the pages of a range of memory, except those replaced already.
 
         Raises:
-            TransportError: they are not plain memory of this process.
+            TransportError: the pages are not plain memory of this process.
         """
         start, end = address // _PAGE * _PAGE, -(-(address + nbytes) // _PAGE) * _PAGE
         known = [piece for piece in self._pieces if piece.start < end and start < piece.end]
@@ -113,7 +113,7 @@ def give_back(loan: Loan, address: int) -> None:
 
 
 def _check_private(start: int, end: int) -> None:
-    """Refuse read-only pages and pages of a file."""
+    """Reject read-only pages and pages of a file."""
     at = start
     for line in Path("/proc/self/maps").read_text().splitlines():
         low, high, flags, inode, path = _MAPPING.match(line).groups()  # type: ignore[union-attr]
@@ -130,7 +130,7 @@ _MAPPING = re.compile(r"(\w+)-(\w+) (\S+) \w+ \S+ (\d+)\s*(.*)")
 
 
 def _exchange(start: int, end: int) -> int:
-    """Replace pages by those of a new memfd with the same contents; return its descriptor."""
+    """Replace pages with those of a new memfd with the same contents; return its descriptor."""
     fd = os.memfd_create("pgas-registered")
     os.ftruncate(fd, end - start)
     _replace(start, end, fd)
@@ -138,7 +138,7 @@ def _exchange(start: int, end: int) -> int:
 
 
 def _replace(start: int, end: int, fd: int) -> None:
-    """Replace pages, in one step, by those of a file with the same contents; with fd -1 by private ones."""
+    """Replace pages, in one step, with those of a file with the same contents, or, if fd is -1, with private ones."""
     nbytes = end - start
     sharing = _SHARED if fd >= 0 else _PRIVATE_ANONYMOUS
     new = _libc.mmap(None, nbytes, _READ_WRITE, sharing, fd, 0)

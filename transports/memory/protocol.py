@@ -1,4 +1,4 @@
-"""Segments of memory, mapped at fixed addresses of the window in this process and its peers, and the protocol that maps them."""
+"""Segments of memory, mapped at fixed addresses of the window in this process and its peers, and the protocol for mapping them."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -7,7 +7,7 @@ from pgas.kernels import window
 
 __all__ = ["Loan", "Memory", "Segment", "heap_segment", "whole_pages"]
 
-#: Granularity of VMM allocations on every GPU tried, and of the window's layout.
+#: Granularity of VMM allocations on every GPU tested, and of the window's layout.
 GRANULARITY = 2 << 20
 
 
@@ -22,13 +22,13 @@ class Segment:
 
 @dataclass(frozen=True)
 class Loan:
-    """Memory of one process for another one to map: consecutive pieces of files, or an allocation with a CUDA IPC handle."""
+    """Memory of one process that another one may map: consecutive pieces of files, or an allocation with a CUDA IPC handle."""
 
     start: int  #: address of the first byte in the lending process
     nbytes: int
     pieces: tuple[tuple[int, int], ...] = ()  #: offset and length of each piece in its file
     fds: tuple[int, ...] = ()  #: the file of each piece
-    handle: bytes = b""  #: of CUDA IPC
+    handle: bytes = b""  #: handle of CUDA IPC
 
 
 def whole_pages(nbytes: int) -> int:
@@ -37,18 +37,18 @@ def whole_pages(nbytes: int) -> int:
 
 
 def heap_segment(team_memory: int, heap_size: int) -> Segment:
-    """Return the segment of a slot with team memory and, behind it, the heap. Both are whole pages."""
+    """Return the segment of a slot with team memory followed by the heap. Both are whole pages."""
     return Segment(window.HEAP_OFFSET - team_memory, team_memory + heap_size)
 
 
 class Memory(Protocol):
-    """One kind of memory: a GPU's (vmm.py), or the host's in the simulator (memfd.py). Addresses are those of the window."""
+    """One kind of memory: GPU memory (vmm.py), or host memory in the simulator (memfd.py). Addresses are those of the window."""
 
     def create(self, address: int, segment: Segment) -> int:
-        """Allocate a zeroed segment of this PE's slot, map it at address and return its file descriptor.
+        """Allocate a zeroed segment of this PE's slot, map it at address, and return its file descriptor.
 
         Raises:
-            HeapError: not enough memory, or the address range is taken.
+            HeapError: there is not enough memory, or the address range is taken.
         """
 
     def attach(self, address: int, segment: Segment, fd: int) -> None:
@@ -59,16 +59,16 @@ class Memory(Protocol):
         """
 
     def discard(self, address: int) -> None:
-        """Unmap and release the segment that create() or attach() mapped at address, if there is one. Nothing may use it."""
+        """Unmap and release the segment that create() or attach() mapped at address, if there is one. It must not be in use."""
 
     def create_private(self) -> None:
         """Map the state page, zeroed."""
 
     def lend(self, address: int, nbytes: int) -> Loan:
-        """Let the software card's process map memory of this process, whoever allocated it.
+        """Let the software NIC's process map memory of this process, regardless of its allocator.
 
         Raises:
-            TransportError: it cannot be shared; the text says why.
+            TransportError: the memory cannot be shared; the text has the reason.
         """
 
     def take_back(self, loan: Loan) -> None:

@@ -1,6 +1,6 @@
-"""GPU memory behind the window: CUDA virtual memory management (cuMemCreate, cuMemMap), shared as POSIX file descriptors.
+"""GPU memory behind the window, by CUDA virtual memory management (cuMemCreate, cuMemMap), shared as POSIX file descriptors.
 
-The same calls allocate segments in host memory (CU_MEM_LOCATION_TYPE_HOST_NUMA), which CPU and GPU then reach at one address.
+The same calls allocate segments in host memory (CU_MEM_LOCATION_TYPE_HOST_NUMA), which CPU and GPU then access at the same address.
 """
 
 import contextlib
@@ -25,14 +25,14 @@ _Attribute = driver.CUdevice_attribute
 
 
 class CudaError(PgasError):
-    """The driver refused a call."""
+    """A driver call failed."""
 
 
 def check(result: tuple[Any, ...], what: str) -> Any:
     """Return the values of a driver call without its status.
 
     Raises:
-        CudaError: the call failed; the text gives ``what`` was tried, and the driver's name and sentence for the error.
+        CudaError: the call failed; the text has ``what`` was attempted, and the driver's name and sentence for the error.
     """
     status, *values = result
     if status != driver.CUresult.CUDA_SUCCESS:
@@ -57,11 +57,11 @@ class GPUMemory:
         self._on_host: list[range] = []
         self._closed = False
         self._fds: dict[int, int] = {}  # descriptors of own segments, by address
-        # A stream of its own: the host reads and writes the state page while kernels spin on other streams.
+        # A separate stream, because the host reads and writes the state page while kernels spin on other streams.
         self._stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING), "cuStreamCreate")
 
     def create(self, address: int, segment: Segment) -> int:
-        """Allocate a segment, for NICs too where the GPU allows that, and export it."""
+        """Allocate a segment, also for NICs if the GPU allows it, and export it."""
         handle = self._allocate(segment.size, host=segment.host)
         try:
             fd = int(check(driver.cuMemExportToShareableHandle(handle, _FD, 0), "cuMemExportToShareableHandle"))
@@ -97,7 +97,7 @@ class GPUMemory:
             ) from error
 
     def attach(self, address: int, segment: Segment, fd: int) -> None:
-        """Import and map a peer's segment; the two GPUs must reach each other (GPUDirect P2P)."""
+        """Import and map a peer's segment; the two GPUs must be able to access each other (GPUDirect P2P)."""
         try:
             handle = check(driver.cuMemImportFromShareableHandle(fd, _FD), "cuMemImportFromShareableHandle")
             self._map(address, segment.size, handle, host=segment.host)
@@ -105,7 +105,7 @@ class GPUMemory:
             raise TransportError(f"cannot map a peer's GPU memory: {error}") from error
 
     def discard(self, address: int) -> None:
-        """Unmap and release a segment, if it is mapped. Errors are ignored: the context may be gone after a failed kernel."""
+        """Unmap and release a segment, if it is mapped. Errors are ignored, because the context may be gone after a failed kernel."""
         if address in self._mapped:
             nbytes, handle = self._mapped.pop(address)
             driver.cuMemUnmap(address, nbytes)
@@ -127,8 +127,8 @@ class GPUMemory:
         self._reserved.append((address, nbytes))
 
     def _map(self, address: int, nbytes: int, handle: Any, *, host: bool = False) -> None:
-        # The driver ignores the address hint of small reservations and honours it from 64 MiB on. So the first segment of a slot reserves
-        # the whole slot, and the first private segment the whole private range.
+        # The driver ignores the address hint of small reservations and honors it from 64 MiB on. Therefore, the first segment of a slot
+        # reserves the whole slot, and the first private segment the whole private range.
         if address >= window.BASE:
             size = 1 << window.STRIDE_SHIFT
             region = window.BASE + (address - window.BASE) // size * size, size
@@ -172,7 +172,7 @@ class GPUMemory:
         return Loan(int(base), int(size), handle=bytes(byte & 0xFF for byte in handle.reserved))
 
     def take_back(self, loan: Loan) -> None:
-        """Do nothing: the card keeps the mapping to the end of the job, as unmapping would wait for its kernel."""
+        """Do nothing: the software NIC keeps the mapping until the end of the job, because unmapping would wait for its kernel."""
 
     def borrow(self, loan: Loan) -> int:
         """Map an allocation of another process, or return the existing mapping."""
@@ -187,7 +187,7 @@ class GPUMemory:
         return self._borrowed[loan.handle]
 
     def give_back(self, loan: Loan, address: int) -> None:
-        """Do nothing, as take_back()."""
+        """Do nothing; see take_back()."""
 
     def enter(self) -> None:
         """Make the creator's context current in the calling thread (a PE's is the primary context, Numba's)."""
@@ -219,7 +219,7 @@ class GPUMemory:
         check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
 
     def close(self) -> None:
-        """Unmap and release everything. Errors are ignored: the context may be gone after a failed kernel. Further calls do nothing."""
+        """Unmap and release everything. Ignore errors, because a failed kernel may have ended the context. Further calls do nothing."""
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,4 @@
-"""What QUERY_HCA_CAP reports: kinds of capabilities and their layouts (names of mlx5_ifc.h)."""
+"""The reports of QUERY_HCA_CAP: kinds of capabilities and their layouts (names of mlx5_ifc.h)."""
 
 from enum import IntEnum
 
@@ -30,7 +30,7 @@ class CapType(IntEnum):
 
 
 def cap_op_mod(cap_type: int) -> int:
-    """Return the op_mod that asks for the current capabilities (not the maximal ones) of a kind."""
+    """Return the op_mod that requests the current (not the maximum) capabilities of a kind."""
     return cap_type << 1 | 1
 
 
@@ -42,7 +42,7 @@ class PortType(IntEnum):
 
 
 class TsFormatCap(IntEnum):
-    """``sq_ts_format`` of the general capabilities: the clocks that a card has for timestamps."""
+    """``sq_ts_format`` of the general capabilities: the clocks that a NIC has for timestamps."""
 
     FREE_RUNNING = 0
     REAL_TIME = 1
@@ -70,7 +70,7 @@ CAP_SIZE = 0x1000
 CMD_HCA_CAP = Table(
     "cmd_hca_cap",
     CAP_SIZE,
-    Field("hca_cap_2", 0x20, 1),  # CAP_2 may be asked for
+    Field("hca_cap_2", 0x20, 1),  # CAP_2 may be queried
     Field("log_max_qp_sz", 0x88, 8),
     Field("log_max_qp", 0x9B, 5),
     Field("log_max_cq_sz", 0xC8, 8),
@@ -105,7 +105,7 @@ CMD_HCA_CAP_2 = Table(
 ATOMIC_CAP = Table(
     "atomic_caps",
     CAP_SIZE,
-    Field("atomic_req_8B_endianness_mode", 0x40, 2),  # of old values of 8 bytes: 0: big-endian; 1: the host's
+    Field("atomic_req_8B_endianness_mode", 0x40, 2),  # byte order of old values of 8 bytes; 0: big-endian; 1: that of the host
     Field("supported_atomic_req_8B_endianness_mode_1", 0x46, 1),
     Field("atomic_operations", 0x90, 16),
     Field("atomic_size_qp", 0xB0, 16),

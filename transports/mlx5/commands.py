@@ -1,8 +1,8 @@
-"""Commands: opcodes, status, and the layout of every input and output (names of mlx5_ifc.h).
+"""Commands: opcodes, statuses, and the layout of every input and output (names of mlx5_ifc.h).
 
-A command is bytes in and bytes out. The driver makes the input with ``build``, reads the status of the output with ``check`` and the rest
-with ``parse_output``; the card uses ``parse`` and ``build_output``. PDs, UARs and UMEMs come from verbs on a real card, and
-from these commands or calls of the adapter on the software card.
+A command takes bytes and returns bytes. The driver builds the input with ``build``, and reads the status of the output with ``check`` and
+the rest with ``parse_output``; the software NIC uses ``parse`` and ``build_output``. PDs, UARs, and UMEMs come from verbs on a physical
+NIC, and from these commands or adapter calls on the software NIC.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -146,7 +146,7 @@ def status_words(status: int) -> str:
 
 
 class CommandError(TransportError):
-    """The card refused a command. The syndrome is the firmware's own number for the reason; words are its meaning, "" if unknown."""
+    """The NIC refused a command. The syndrome is the firmware's own number for the reason; words is its meaning, "" if unknown."""
 
     def __init__(self, opcode: int, status: int, syndrome: int, words: str = "") -> None:
         super().__init__(opcode, status, syndrome, words)
@@ -159,7 +159,7 @@ class CommandError(TransportError):
 
 # --- layouts, from mlx5_ifc.h (rdma-core 59) -------------------------------------------------------------------------------------
 
-#: Sizes of inputs in bytes, without and with a context.
+#: Size of an input in bytes, without and with a context.
 _SHORT, _LONG = 0x10, 0x110
 
 INPUT = Table("in", _SHORT, Field("opcode", 0x00, 16, Command), Field("uid", 0x10, 16), Field("op_mod", 0x30, 16))
@@ -183,12 +183,12 @@ def _out(name: str, *more: Field, size: int = OUTPUT.size) -> Table:
 
 
 def _number(name: str) -> Field:
-    """The 24-bit number of an object, where inputs and outputs have it."""
+    """The 24-bit number of an object, at its position in inputs and outputs."""
     return Field(name, 0x48, 24)
 
 
 def _qp(name: str, *more: Field) -> Layout:
-    """A command that names a QP and returns a status."""
+    """Layout of a command that names a QP and returns a status."""
     return Layout(_in(name, _LONG if more else _SHORT, _number("qpn"), *more), _out(name))
 
 
@@ -244,7 +244,7 @@ LAYOUTS = {
     Command.INIT2INIT_QP: _qp("init2init_qp", _OPT_PARAM_MASK, _QPC),
     Command.TO_ERR_QP: _qp("2err_qp"),
     Command.TO_RST_QP: _qp("2rst_qp"),
-    Command.QUERY_QP: Layout(  # mlx5_ifc.h (rdma-core 59), but qpc_ext: that of Linux; pas[] may follow in the output
+    Command.QUERY_QP: Layout(  # mlx5_ifc.h (rdma-core 59), except qpc_ext, from Linux; pas[] may follow in the output
         _in("query_qp", _SHORT, Field("qpc_ext", 0x40, 1), _number("qpn")),
         _out("query_qp", _OPT_PARAM_MASK, _QPC, size=_LONG),
     ),
@@ -291,7 +291,7 @@ def output_table(opcode: int, op_mod: int) -> Table:
     """Return the layout of a command's output; the input's op_mod selects the layout of QUERY_HCA_CAP's ``capability``.
 
     Raises:
-        ValueError: the command is not in the data sheet.
+        ValueError: the command is not defined here.
     """
     if opcode not in LAYOUTS:
         raise ValueError(f"opcode: the output of {command_name(opcode)} is not in this data sheet")
@@ -311,19 +311,19 @@ def build(command: Command, **values: Any) -> bytes:
     """Return the input of a command with the given fields; the value of a context is a mapping of its fields.
 
     Raises:
-        ValueError: the command is not in the data sheet, has no such field, or a value does not fit.
+        ValueError: the command is not defined here, has no such field, or a value does not fit.
     """
     return fields.fill(_input(command), {"opcode": int(command), **values})
 
 
 def build_klms(pieces: Iterable[Mapping[str, int]]) -> bytes:
-    """Return what follows the input of CREATE_MKEY for an indirect key: a KLM for each piece, and zeroes to a multiple of four."""
+    """Return the bytes that follow the input of CREATE_MKEY for an indirect key: one KLM per piece, and zeros up to a multiple of four."""
     data = b"".join(fields.fill(KLM, piece) for piece in pieces)
     return data.ljust(-(-len(data) // (4 * KLM.size)) * 4 * KLM.size, b"\0")
 
 
 def parse_klms(data: Buffer) -> list[dict[str, Any]]:
-    """Return the pieces behind an input of CREATE_MKEY, without those of no bytes."""
+    """Return the pieces that follow an input of CREATE_MKEY, without empty ones."""
     behind = range(LAYOUTS[Command.CREATE_MKEY].input.size, len(data) - KLM.size + 1, KLM.size)
     return [klm for klm in (fields.decode(KLM, data, offset) for offset in behind) if klm["byte_count"]]
 
@@ -332,7 +332,7 @@ def parse(data: Buffer) -> tuple[Command, dict[str, Any]]:
     """Return the command of an input, and its fields.
 
     Raises:
-        ValueError: the command is not in the data sheet, or the input is too short for it.
+        ValueError: the command is not defined here, or the input is too short for it.
     """
     opcode = fields.decode(INPUT, data)["opcode"]
     table = _input(opcode)
@@ -345,7 +345,7 @@ def build_output(
     """Return the output of a command. The input's op_mod selects the layout of QUERY_HCA_CAP's ``capability``.
 
     Raises:
-        ValueError: the command is not in the data sheet, has no such field, or a value does not fit.
+        ValueError: the command is not defined here, has no such field, or a value does not fit.
     """
     return fields.fill(output_table(command, op_mod), {"status": status, "syndrome": syndrome, **(values or {})})
 
@@ -354,16 +354,16 @@ def parse_output(command: Command, data: Buffer, *, op_mod: int = 0) -> dict[str
     """Return the fields of a command's output; check() reads the status.
 
     Raises:
-        ValueError: the command is not in the data sheet, or the output is too short.
+        ValueError: the command is not defined here, or the output is too short.
     """
     return fields.decode(output_table(command, op_mod), data)
 
 
 def check(command: int, data: Buffer, words: Callable[[int], str] | None = None) -> None:
-    """Read the status of an output. words: returns the meaning of a syndrome, "" if unknown.
+    """Read the status of an output. words: function that returns the meaning of a syndrome, "" if unknown.
 
     Raises:
-        CommandError: the card refused the command.
+        CommandError: the NIC refused the command.
     """
     output = fields.decode(OUTPUT, data)
     if output["status"] != Status.OK:

@@ -1,7 +1,7 @@
-"""Contexts of the card's objects: CQ, QP, address path, memory key, UMEM, RoCE address; and the states of a QP.
+"""Contexts of the NIC's objects: CQ, QP, address path, memory key, UMEM, RoCE address; and the states of a QP.
 
-Tables are named as in mlx5_ifc.h and have the fields that are used: those of an RC QP, a collapsed CQ and a memory key over
-user memory.
+Tables are named as in mlx5_ifc.h and have only the fields that are used: those of an RC QP, a collapsed CQ, and a memory key over user
+memory.
 """
 
 from enum import IntEnum, IntFlag
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class QpState(IntEnum):
-    """``qpc.state``: the states that a QP here enters, with the values of IBV_QPS_*. SQD and SQER are left out."""
+    """``qpc.state``: the states that QPs of pgas enter, with the values of IBV_QPS_*. SQD and SQER are omitted."""
 
     RST = 0
     INIT = 1
@@ -56,7 +56,7 @@ class QpType(IntEnum):
 
 
 class PmState(IntEnum):
-    """``qpc.pm_state``; every stack sets MIGRATED. The others are of QPs with an alternate path."""
+    """``qpc.pm_state``; every stack sets MIGRATED. The others are for QPs with an alternate path."""
 
     ARMED = 0
     REARM = 1
@@ -89,17 +89,17 @@ class RqType(IntEnum):
 
     REGULAR = 0
     SRQ = 1
-    ZERO_SIZE_RQ = 3  # no receive queue, SRQ or receive CQ; used by DOCA and pgas
+    ZERO_SIZE_RQ = 3  # no receive queue, SRQ, or receive CQ; used by DOCA and pgas
 
 
-#: The rnr_retry that retries for ever (IBTA, Modify QP).
+#: Value of rnr_retry for endless retries (IBTA, Modify QP).
 RNR_RETRY_FOR_EVER = 7
 
 
 def rnr_timer_ns(min_rnr_nak: int) -> int:
-    """Return how long a requester waits after an RNR NAK, from qpc.min_rnr_nak of the responder's QP.
+    """Return the time that a requester waits after an RNR NAK, from qpc.min_rnr_nak of the responder's QP.
 
-    1 is 10 us, 2 is 20 us, then in turns 3/2 and 4/3 of the previous one, up to 491.52 ms; 0 is the step after 31 (IBTA, RNR NAK timer).
+    1 is 10 µs, 2 is 20 µs, then alternately 3/2 and 4/3 of the previous one, up to 491.52 ms; 0 is the step after 31 (IBTA, RNR NAK timer).
 
     Raises:
         ValueError: the code has more than 5 bits.
@@ -163,7 +163,7 @@ CQC = Table(
     Field("dbr_umem_valid", 0x06, 1),
     Field("cqe_sz", 0x08, 3),  # 0: 64 bytes
     Field("cc", 0x0B, 1),  # collapsed: every CQE is entry 0
-    Field("oi", 0x0E, 1),  # overrun ignored: nobody reports a consumer index
+    Field("oi", 0x0E, 1),  # overrun ignored: no consumer index is reported
     Field("cqe_comp_en", 0x11, 1),
     Field("st", 0x14, 4),
     Field("dbr_umem_id", 0x20, 32),
@@ -221,12 +221,12 @@ QPC = Table(
     Field("ts_format", 0x58, 2, TsFormat),
     Field("uar_page", 0x68, 24),
     Field("send_dbr_mode", 0x80, 2, SendDbrMode),
-    Field("user_index", 0x88, 24),  # comes back in a CQE's srqn_uidx
+    Field("user_index", 0x88, 24),  # returned in a CQE's srqn_uidx
     Field("log_page_size", 0xA3, 5),
     Field("remote_qpn", 0xA8, 24),
     Field("primary_address_path", 0xC0, 8 * ADS.size, table=ADS),
     Field("log_ack_req_freq", 0x380, 4),
-    Field("log_sra_max", 0x388, 3),  # log2 of the most outstanding READs and atomics
+    Field("log_sra_max", 0x388, 3),  # log2 of the maximum number of outstanding READs and atomics
     Field("retry_count", 0x38D, 3),
     Field("rnr_retry", 0x390, 3),
     Field("fre", 0x394, 1),
@@ -248,8 +248,8 @@ QPC = Table(
     Field("q_key", 0x540, 32),
     Field("rq_type", 0x565, 3, RqType),
     Field("srqn_rmpn_xrqn", 0x568, 24),
-    Field("hw_sq_wqebb_counter", 0x5A0, 16),  # QUERY_QP: how far the card executed
-    Field("sw_sq_wqebb_counter", 0x5B0, 16),  # and how far it was rung
+    Field("hw_sq_wqebb_counter", 0x5A0, 16),  # QUERY_QP: index up to which the NIC has executed
+    Field("sw_sq_wqebb_counter", 0x5B0, 16),  # index up to which the doorbell was rung
     Field("cs_req", 0x630, 8),
     Field("cs_res", 0x638, 8),
     Field("dc_access_key", 0x640, 64),
@@ -283,9 +283,9 @@ MKC = Table(
 )
 ANY_QPN = 0xFFFFFF
 
-#: A piece of an indirect key (access_mode KLM): byte_count bytes from an address of another key. Pieces follow CREATE_MKEY's input.
+#: Piece of an indirect key (access_mode KLM): byte_count bytes from an address of another key. Pieces follow CREATE_MKEY's input.
 KLM = Table("klm", 0x10, Field("byte_count", 0x00, 32), Field("mkey", 0x20, 32), Field("address", 0x40, 64))
-KLM_MAX = 1 << 31  #: most bytes of a piece
+KLM_MAX = 1 << 31  #: maximum number of bytes of a piece
 
 #: Only the fixed part; mtt[] follows.
 UMEM = Table("umem", 0x20, Field("log_page_size", 0x9B, 5), Field("page_offset", 0xA0, 32), Field("num_of_mtt", 0xC0, 64))
@@ -332,7 +332,7 @@ ROCE_ADDR_LAYOUT = Table(
     Field("roce_version", 0xD8, 8),
 )
 
-#: The port of an InfiniBand card; only the field in use (mlx5_ifc.h, rdma-core 44).
+#: Port of an InfiniBand NIC; only the field in use (mlx5_ifc.h, rdma-core 44).
 HCA_VPORT_CONTEXT = Table("hca_vport_context", 0x200, Field("lid", 0x300, 16))
 
 # --- states of a QP --------------------------------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ HCA_VPORT_CONTEXT = Table("hca_vport_context", 0x200, Field("lid", 0x300, 16))
 
 RST, INIT, RTR, RTS, ERR = QpState
 
-#: (from, to): the command that goes there.
+#: Command for each transition (from, to).
 LEGAL = {
     (RST, RST): "2RST_QP",
     (RST, INIT): "RST2INIT_QP",
@@ -359,7 +359,7 @@ LEGAL = {
     (ERR, ERR): "2ERR_QP",
 }
 
-#: (from, to): why no command goes there.
+#: Reason why there is no command for a transition (from, to).
 FORBIDDEN = {
     (RST, RTR): "a QP in RST has no port and no access rights: RST2INIT_QP comes first",
     (RST, RTS): "a QP in RST knows no peer: RST2INIT_QP and INIT2RTR_QP come first",
@@ -373,7 +373,7 @@ FORBIDDEN = {
     (ERR, RTS): "a QP in ERR is left through 2RST_QP only",
 }
 
-#: The optional fields of each transition of an RC QP (opt_mask of Linux's mlx5_ib); other transitions have none.
+#: Optional fields of each transition of an RC QP (opt_mask of Linux's mlx5_ib); other transitions have none.
 _RIGHTS = OptPar.RRE | OptPar.RWE | OptPar.RAE
 OPTIONAL = {
     "INIT2INIT_QP": _RIGHTS | OptPar.PKEY_INDEX | OptPar.PRI_PORT | OptPar.LAG_TX_AFF,
@@ -386,10 +386,10 @@ _TARGET = {command: end for (_, end), command in LEGAL.items()}
 
 
 def transition(command: str, state: QpState) -> QpState:
-    """Return the state that a command takes a QP to; commands are named as in LEGAL.
+    """Return the state into which a command moves a QP; commands are named as in LEGAL.
 
     Raises:
-        ValueError: the command moves no QP, or not from this state; the text says why.
+        ValueError: the command does not move a QP, or not from this state; the text has the reason.
     """
     if command not in _TARGET:
         raise ValueError(f"{command} does not change the state of a QP; {', '.join(_TARGET)} do")

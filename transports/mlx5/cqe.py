@@ -1,10 +1,10 @@
 """Completion queue entries of 64 bytes, and the extension of their 16-bit wqe_counter to a 64-bit index.
 
 The CQs of this runtime are collapsed: every CQE overwrites entry 0, and the consumer does not report its index (``cqc.cc``, ``cqc.oi``).
-The entry is filled with EMPTY before the first CQE, so its opcode reads INVALID. In other CQs the CQEs fill a ring, an owner bit tells the
-rounds apart (valid), and the consumer stores its index into the CQ's doorbell record.
+The entry is filled with EMPTY before the first CQE, so that its opcode reads INVALID. In other CQs, the CQEs fill a ring, an owner bit
+distinguishes the rounds (valid), and the consumer stores its index into the CQ's doorbell record.
 
-The card stores bytes 0..55 of a CQE first, then the tail, bytes 56..63, as one 64-bit store. A poller loads the tail with one load, so
+The NIC stores bytes 0..55 of a CQE first, then the tail, bytes 56..63, as one 64-bit store. A poller loads the tail with one load, so that
 wqe_counter and op_own belong to the same CQE.
 """
 
@@ -124,7 +124,7 @@ CQE64 = Table(
     *_TAIL,
 )
 ERR_CQE = Table(
-    "err_cqe",  # mlx5_err_cqe; hw_err_synd and hw_synd_type as NVSHMEM names two of its reserved bytes
+    "err_cqe",  # mlx5_err_cqe; hw_err_synd and hw_synd_type are NVSHMEM's names of two of its reserved bytes
     64,
     Field("srqn", 256, 32),
     Field("hw_err_synd", 416, 8),
@@ -135,19 +135,19 @@ ERR_CQE = Table(
 )
 
 CQE_SIZE = CQE64.size
-CQE_TAIL = CQE64.byte("s_wqe_opcode")  # the last 8 bytes, stored at once
+CQE_TAIL = CQE64.byte("s_wqe_opcode")  # the last 8 bytes, stored by one store
 CQE_WQE_COUNTER = CQE64.byte("wqe_counter")
 CQE_OP_OWN = CQE64.byte("opcode")
 CQE_VENDOR_ERR_SYND = ERR_CQE.byte("vendor_err_synd")
 CQE_SYNDROME = ERR_CQE.byte("syndrome")
 
-#: The tail as a big-endian 64-bit word: s_wqe_opcode << 56 | qpn << 32 | wqe_counter << 16 | signature << 8 | op_own.
+#: Layout of the tail as a big-endian 64-bit word: s_wqe_opcode << 56 | qpn << 32 | wqe_counter << 16 | signature << 8 | op_own.
 TAIL_OPCODE_SHIFT, TAIL_QPN_SHIFT, TAIL_WQE_COUNTER_SHIFT = 56, 32, 16
 
 OP_OWN_OPCODE_SHIFT = 4
 OP_OWN_OWNER_MASK = 1  # MLX5_CQE_OWNER_MASK
 
-#: The initial byte of a CQ's memory: opcode INVALID, and a wqe_counter of "index -1 is done".
+#: Initial byte of a CQ's memory: opcode INVALID, and the wqe_counter for "index -1 is complete".
 EMPTY = 0xFF
 
 
@@ -157,7 +157,7 @@ def op_own(opcode: int, cqe_format: int = 0, se: int = 0, owner: int = 0) -> int
 
 
 def valid(op_own_byte: int, consumer_idx: int, cq_size: int) -> bool:
-    """Tell whether an entry of a CQ that is not collapsed is the card's newest at consumer_idx."""
+    """Tell whether an entry of a CQ that is not collapsed is the NIC's newest at consumer_idx."""
     owner = 1 if consumer_idx & cq_size else 0
     return op_own_byte & OP_OWN_OWNER_MASK == owner and op_own_byte >> OP_OWN_OPCODE_SHIFT != CqeOpcode.INVALID
 
@@ -166,7 +166,7 @@ def valid(op_own_byte: int, consumer_idx: int, cq_size: int) -> bool:
 
 
 def completed(qpn: int, s_wqe_opcode: int, wqe_idx: int, byte_cnt: int = 0, user_index: int = 0, owner: int = 0) -> bytes:
-    """Build the CQE of a signalled WQE; wqe_idx is the index of its first WQEBB."""
+    """Build the CQE of a signaled WQE; wqe_idx is the index of its first WQEBB."""
     tail = {"s_wqe_opcode": s_wqe_opcode, "qpn": qpn, "wqe_counter": wqe_idx & WQE_IDX_MASK, "opcode": CqeOpcode.REQ, "owner": owner}
     return fill(CQE64, dict(srqn_uidx=user_index, byte_cnt=byte_cnt, **tail))
 
@@ -194,7 +194,7 @@ def error(
 
 @dataclass(frozen=True)
 class Cqe:
-    """A decoded CQE. In an error CQE (is_error) byte_cnt and imm are 0, in any other the syndromes are 0."""
+    """A decoded CQE. In an error CQE (is_error), byte_cnt and imm are 0; in any other, the syndromes are 0."""
 
     opcode: int
     owner: int
@@ -228,7 +228,7 @@ def decode(data: Buffer, offset: int = 0) -> Cqe:
     """Decode the CQE at offset in data, as an error CQE if its opcode says so.
 
     Raises:
-        ValueError: fewer than 64 bytes are there.
+        ValueError: there are fewer than 64 bytes.
     """
     values = fields.decode(CQE64, data, offset)
     tail = {name: values[name] for name in ("opcode", "owner", "qpn", "s_wqe_opcode", "wqe_counter")}
@@ -247,12 +247,12 @@ def extend(cons_idx: int, wqe_counter: int, depth: int) -> int:
 
     Exact under these rules:
 
-    * depth is at most 2^15, and every reservation keeps ``resv_head - cons_idx <= depth``. So at most one posted index has the low 16 bits
-      of wqe_counter + 1.
+    * depth is at most 2^15, and every reservation keeps ``resv_head - cons_idx <= depth``. Therefore, at most one posted index has the low
+      16 bits of wqe_counter + 1.
     * cons_idx only grows. It is loaded before the CQE, with acquire semantics, and again after it; if it has moved, the caller tries again.
       A cons_idx that is 2^16 WQEBBs old (1 ms at 60 M WQE/s) would give a wrong index.
-    * The tail is loaded with one load. An entry with opcode INVALID completes nothing, whatever its wqe_counter.
-    * A signalled WQE has one WQEBB, as wqe_counter is the index of the first. A longer WQE is followed by a NOP that asks for the CQE.
+    * The tail is loaded with one load. An entry with opcode INVALID completes nothing, regardless of its wqe_counter.
+    * A signaled WQE has one WQEBB, because wqe_counter is the index of the first. A longer WQE is followed by a NOP that requests the CQE.
 
     A distance beyond depth means a CQE older than cons_idx; cons_idx is returned. Unsigned 64-bit arithmetic gives the same result.
     """

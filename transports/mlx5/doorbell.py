@@ -1,6 +1,6 @@
-"""Doorbells: the doorbell record in memory, the word stored to the UAR, and how the card reads both.
+"""Doorbells: the doorbell record in memory, the word stored to the UAR, and the way in which the NIC reads both.
 
-To hand WQEs to the card: store them, release, store the send word of the doorbell record (DBR), release, store one 64-bit word to the
+To submit WQEs to the NIC, store them, release, store the send word of the doorbell record (DBR), release, and store one 64-bit word to the
 QP's register in its UAR page. The word has the layout of the first 8 bytes of a control segment, in memory order.
 """
 
@@ -13,14 +13,14 @@ __all__ = ["CQ_DBR", "DBR", "UAR_WORD", "UarType", "advance", "candidate", "dbr"
 
 # --- doorbell record -------------------------------------------------------------------------------------------------------------
 
-#: Words of a QP's DBR (MLX5_RCV_DBR, MLX5_SND_DBR).
+#: Offsets of the words in a QP's DBR (MLX5_RCV_DBR, MLX5_SND_DBR).
 RCV_DBR = 0
 SND_DBR = 1
 DBR = Table("dbr", 8, Field("receive_counter", 0, 32), Field("send_counter", 32, 32))
 DBR_SIZE = DBR.size
 DBR_SND_OFFSET = 4 * SND_DBR
 
-#: A CQ's DBR: the consumer index. The card ignores it while the CQ ignores overrun (cqc.oi).
+#: Offset of the consumer index in a CQ's DBR. The NIC ignores it while the CQ ignores overrun (cqc.oi).
 CQ_DBR = Table("cq_dbr", 8, Field("consumer_index", 8, 24), Field("arm", 32, 32))
 
 
@@ -37,7 +37,7 @@ def dbr(prod_idx: int) -> bytes:
 UAR_WORD = Table(
     "uar_word",
     8,
-    Field("opmod", 0, 8, Opmod),  # may hold anything: NVSHMEM's CPU path lets bits 23:16 of prod_idx slip in
+    Field("opmod", 0, 8, Opmod),  # may have any value: NVSHMEM's CPU path writes bits 23:16 of prod_idx here
     Field("wqe_idx", 8, 16),
     Field("opcode", 24, 8, Opcode),
     Field("qpn", 32, 24),
@@ -48,16 +48,16 @@ UAR_PAGE_SIZE = 4096
 UAR_CQ_DOORBELL = 0x20  # MLX5_CQ_DOORBELL
 UAR_EQ_DOORBELL = 0x40
 UAR_DBR_LESS_OFFSET = 0x600  # ConnectX-8, qpc.send_dbr_mode NO_DBR_EXT
-UAR_BF_OFFSET = 0x800  # where registers begin (MLX5_BF_OFFSET)
+UAR_BF_OFFSET = 0x800  # offset of the first register (MLX5_BF_OFFSET)
 UAR_BF_REGISTERS = 2
 UAR_NC_REGISTERS = 4
 UAR_NC_REGISTER_SIZE = 0x100  # MLX5_DB_BLUEFLAME_BUFFER_SIZE
-UAR_LOG_BF_REG_SIZE = 9  # as usual; QUERY_HCA_CAP's log_bf_reg_size tells
-UAR_BF_BUFFER_SIZE = 1 << UAR_LOG_BF_REG_SIZE - 1  # a BF register is two buffers, which are written in turns
+UAR_LOG_BF_REG_SIZE = 9  # the usual value; QUERY_HCA_CAP reports it as log_bf_reg_size
+UAR_BF_BUFFER_SIZE = 1 << UAR_LOG_BF_REG_SIZE - 1  # a BF register is two buffers, which are written alternately
 
 
 class UarType(IntEnum):
-    """``MLX5DV_UAR_ALLOC_TYPE_*``. All UARs of type NC of a verbs context are the same one; every QP needs a register of its own."""
+    """``MLX5DV_UAR_ALLOC_TYPE_*``. All UARs of type NC of a verbs context are the same one, but every QP needs its own register."""
 
     BF = 0
     NC = 1
@@ -77,12 +77,12 @@ def register_offset(kind: UarType, register: int, log_bf_reg_size: int = UAR_LOG
 
 
 def next_empty(prod_idx: int, qpn: int) -> bytes:
-    """Build the UAR word as NVSHMEM, DeepEP and DOCA do: the index of the next empty WQEBB, without ds, opcode or opmod."""
+    """Build the UAR word like NVSHMEM, DeepEP, and DOCA: the index of the next empty WQEBB, without ds, opcode, or opmod."""
     return fill(UAR_WORD, {"wqe_idx": prod_idx & WQE_IDX_MASK, "qpn": qpn})
 
 
 def wqe_start(wqe: Buffer) -> bytes:
-    """Build the UAR word as rdma-core and MORI do: the first 8 bytes of the last WQE; its wqe_idx is that WQE's first WQEBB."""
+    """Build the UAR word like rdma-core and MORI: the first 8 bytes of the last WQE; its wqe_idx is that WQE's first WQEBB."""
     word = bytes(wqe[: UAR_WORD.size])
     if decode(UAR_WORD, word)["ds"] == 0:
         raise ValueError("uar_word.ds: 0, no WQE is that short")
@@ -94,7 +94,7 @@ def words(data: Buffer) -> tuple[int, int]:
     return int.from_bytes(data[:4], "big"), int.from_bytes(data[4:8], "big")
 
 
-# --- the card's side -------------------------------------------------------------------------------------------------------------
+# --- the NIC's side --------------------------------------------------------------------------------------------------------------
 
 
 def candidate(idx_word: int, qpn_word: int) -> int:
@@ -103,21 +103,22 @@ def candidate(idx_word: int, qpn_word: int) -> int:
 
 
 def target_qpn(qpn_word: int) -> int:
-    """Return the QP that a UAR word rings."""
+    """Return the number of the QP whose doorbell a UAR word rings."""
     return qpn_word >> QPN_SHIFT
 
 
 def advance(producer_idx: int, nwqebb: int, announced: int, dbr_word: int) -> int:
-    """Return the producer index after a doorbell: moved forward to the UAR word's index or the DBR's, whichever is farther.
+    """Return the producer index after a doorbell: advanced to the UAR word's index or the DBR's, whichever is farther.
 
     Args:
-        producer_idx: the card's producer index before, of any size.
-        nwqebb: WQEBBs in the send queue, at most 2^15. An index at most nwqebb behind belongs to an older doorbell and is ignored.
+        producer_idx: the NIC's previous producer index, of any size.
+        nwqebb: number of WQEBBs in the send queue, at most 2^15. An index at most nwqebb behind belongs to an older doorbell and is
+            ignored.
         announced: candidate() of the UAR word.
         dbr_word: the send word of the DBR; without a DBR (send_dbr_mode NO_DBR_EXT), announced again.
 
     Raises:
-        ValueError: the UAR word's index is farther away than the queue is deep, in both directions: an error of the QP.
+        ValueError: the UAR word's index is farther away than the queue's depth in both directions, which is an error of the QP.
     """
     ring = (announced - producer_idx) & WQE_IDX_MASK
     if nwqebb < ring <= WQE_IDX_MASK - nwqebb:

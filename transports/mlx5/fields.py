@@ -1,4 +1,4 @@
-"""Big-endian structures as tables: field name, bit offset, width.
+"""Big-endian structures as tables of field name, bit offset, and width.
 
 Offsets are those of mlx5_ifc.h: bit 0 is the most significant bit of byte 0. A field may have any width and begin
 at any bit. A field that is itself a structure has that structure's table. Bits without a field are reserved: zero in a new structure,
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 __all__ = ["Buffer", "Field", "Table", "decode", "fill", "hexdump", "named", "pretty"]
 
-#: Bytes to read from, or to write to if they are writable. Wrap other buffers in memoryview().
+#: Type of bytes to read from, or to write to if they are writable. Wrap other buffers in memoryview().
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
@@ -25,7 +25,7 @@ class Field:
     bit: int
     width: int
     words: type[IntEnum] | None = None  # names of its values
-    table: "Table | None" = None  # of a nested structure
+    table: "Table | None" = None  # table of a nested structure
 
     @property
     def end(self) -> int:
@@ -67,20 +67,20 @@ class Table:
 
 
 def fill(table: Table, values: Mapping[str, Any], buffer: Buffer | None = None, offset: int = 0) -> bytes:
-    """Set fields of a new structure of zeros, or of the structure at offset in a buffer. Other bits of the buffer do not change.
+    """Set fields of a new zeroed structure, or of the structure at offset in a buffer. Other bits of the buffer do not change.
 
     Args:
-        table: the structure.
-        values: an int for every field to set; a mapping of such values for a nested structure.
-        buffer: writable bytes that hold the structure; it does not change if a value is refused.
+        table: table of the structure.
+        values: an int for each field to set, or a mapping of such values for a nested structure.
+        buffer: writable bytes that hold the structure; they do not change if a value is rejected.
         offset: where the structure begins in the buffer.
 
     Returns:
         The bytes of the whole structure.
 
     Raises:
-        ValueError: no such field, a value outside the field's width, or a buffer too short for the structure.
-        TypeError: a value is no integer, or no mapping where the field is a structure.
+        ValueError: there is no such field, a value does not fit its field, or the buffer is too short for the structure.
+        TypeError: a value is not an integer, or not a mapping where the field is a structure.
     """
     if buffer is None:
         data = bytearray(table.size)
@@ -154,7 +154,7 @@ def named(words: type[IntEnum] | None, value: int) -> str:
 
 
 def hexdump(data: Buffer, offset: int = 0) -> str:
-    """Return data in the mlx5 kernel driver's format: an offset of three digits, then four big-endian words, per line."""
+    """Return data in the format of the mlx5 kernel driver: per line, an offset of three digits and four big-endian words."""
     raw = bytes(data)
     lines = []
     for at in range(0, len(raw), 16):
@@ -166,7 +166,7 @@ def hexdump(data: Buffer, offset: int = 0) -> str:
 def pretty(table: Table, data: Buffer, offset: int = 0, *, zeros: bool = False) -> str:
     """Return the structure at offset in data as a hexdump and one line per field: bit offset, name, value.
 
-    Fields that are zero are left out unless zeros is true.
+    Fields that are zero are omitted unless zeros is true.
     """
     raw = bytes(_at(table, memoryview(data).cast("B"), offset))
     return "\n".join([hexdump(raw), *_lines(table, _decode(table, raw, 0), 0, table.name, zeros)])

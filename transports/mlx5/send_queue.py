@@ -1,7 +1,7 @@
-"""The send queue: WQEs in the slots of a ring, and their decoding.
+"""The send queue: WQEs in the slots of a ring, and functions that decode them.
 
 ``store`` and ``fetch`` handle the ring, ``decode`` the WQE: its control segment, then the segments of its opcode in order. A malformed WQE
-is a ValueError that names the field. Whether the QP may execute the WQE is not checked here.
+raises a ValueError that names the field. Whether the QP may execute the WQE is not checked here.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ def _blocks(view: memoryview, wqe_idx: int, count: int) -> list[slice]:
 
 
 def store(ring: Buffer, wqe_idx: int, data: bytes) -> None:
-    """Store a WQE at its slot of a ring. It wraps between WQEBBs; the rest of its last WQEBB does not change."""
+    """Store a WQE in its slot of a ring. It wraps between WQEBBs; the rest of its last WQEBB does not change."""
     view = memoryview(ring).cast("B")
     for k, block in enumerate(_blocks(view, wqe_idx, wqebbs(-(-len(data) // OCTOWORD)))):
         part = data[k * WQEBB : (k + 1) * WQEBB]
@@ -51,7 +51,7 @@ def store(ring: Buffer, wqe_idx: int, data: bytes) -> None:
 
 
 def fetch(ring: Buffer, wqe_idx: int) -> bytes:
-    """Return the ds octowords of the WQE at its slot of a ring.
+    """Return the ds octowords of the WQE in its slot of a ring.
 
     Raises:
         ValueError: ds is 0, or more than the ring holds.
@@ -90,7 +90,7 @@ class Atomic:
 
 @dataclass(frozen=True)
 class Wait:
-    """What a WAIT waits for: a CQE by its number in its CQ."""
+    """The condition of a WAIT: a CQE by its number in its CQ."""
 
     max_index: int
     qpn_or_cqn: int
@@ -122,17 +122,17 @@ class Wqe:
 
     @property
     def ce(self) -> Ce:
-        """When the WQE asks for a CQE."""
+        """The condition under which the WQE requests a CQE."""
         return Ce(self.fm_ce_se & CE_MASK)
 
     @property
     def wqebbs(self) -> int:
-        """The WQEBBs that the WQE occupies."""
+        """The number of WQEBBs that the WQE occupies."""
         return wqebbs(self.ds)
 
     @property
     def nbytes(self) -> int:
-        """The bytes that the WQE moves."""
+        """The number of bytes that the WQE moves."""
         return sum(part.nbytes for part in self.data) if self.inline is None else len(self.inline)
 
     def __str__(self) -> str:
@@ -156,7 +156,7 @@ def decode(data: Buffer) -> Wqe:
     """Decode one WQE of ds octowords; bytes after them are ignored.
 
     Raises:
-        ValueError: the opcode has no layout here, opmod does not go with it, or ds is too small for its segments.
+        ValueError: the opcode has no layout here, opmod is not valid for it, or ds is too small for its segments.
     """
     raw = bytes(data)
     ctrl = fields.decode(CTRL, raw)
@@ -195,14 +195,14 @@ def decode(data: Buffer) -> Wqe:
 
 
 def describe(data: Buffer) -> str:
-    """Return a WQE in words; if decode() refuses it, the error and its bytes."""
+    """Return a WQE as text; if decode() rejects it, the error and its bytes."""
     try:
         return str(decode(data))
     except ValueError as error:
         return f"a WQE that cannot be decoded ({error}): {bytes(data).hex(' ', -4)}"
 
 
-#: The opcodes of decode(), and whether a raddr segment follows the control segment.
+#: Opcodes that decode() supports, and whether a raddr segment follows the control segment.
 _HAS_RADDR = {
     Opcode.NOP: False,
     Opcode.DUMP: False,

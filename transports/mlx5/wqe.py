@@ -1,8 +1,8 @@
 """Work queue elements: opcodes, segments, sizes, and builders (``mlx5dv.h``).
 
 A WQE is a sequence of adjacent segments: ctrl, then raddr, then an atomic segment, then data or inline. It occupies whole WQEBBs (64 bytes)
-of the send queue, a ring of 2^n WQEBBs, and wraps between WQEBBs. Its size on the wire, ``ds``, counts octowords (16 bytes), the control
-segment included. Every field of more than a byte is big-endian.
+of the send queue, a ring of 2^n WQEBBs, and wraps between WQEBBs. Its size on the wire, ``ds``, counts octowords (16 bytes), including the
+control segment. Every field of more than a byte is big-endian.
 
 A receive WQE consists of data segments only. It occupies one entry of the receive queue, a ring of 2^n entries of 2^m octowords.
 
@@ -49,7 +49,7 @@ __all__ = [
 
 
 class Opcode(IntEnum):
-    """``MLX5_OPCODE_*``; WAIT and DUMP are not in mlx5dv.h but in DOCA's headers, DUMP in NVSHMEM's too."""
+    """``MLX5_OPCODE_*``; WAIT and DUMP are not in mlx5dv.h but in DOCA's headers; NVSHMEM's also have DUMP."""
 
     NOP = 0x00
     SEND_INVAL = 0x01
@@ -76,7 +76,7 @@ class Opcode(IntEnum):
 
 
 class Opmod(IntEnum):
-    """The opcode modifier: the width of a masked atomic's operands. 0 with every other opcode, plain CS and FA included."""
+    """The opcode modifier: the width of a masked atomic's operands; 0 with every other opcode, including plain CS and FA."""
 
     NONE = 0x00
     MASKED_4 = 0x08
@@ -84,7 +84,7 @@ class Opmod(IntEnum):
 
 
 class Fm(IntEnum):
-    """Fence mode, bits 7:5 of fm_ce_se, in place. rdma-core's MLX5_WQE_CTRL_FENCE is not FENCE: see the last one."""
+    """Fence mode, bits 7:5 of fm_ce_se, in place. rdma-core's MLX5_WQE_CTRL_FENCE is not FENCE: see the last member."""
 
     NONE = 0 << 5
     INITIATOR_SMALL_FENCE = 1 << 5
@@ -102,7 +102,7 @@ class Ce(IntEnum):
     ALWAYS_AND_EQE = 3 << 2
 
 
-#: Bit 1 of fm_ce_se: raise an event at the receiver (MLX5_WQE_CTRL_SOLICITED).
+#: Bit 1 of fm_ce_se, which raises an event at the receiver (MLX5_WQE_CTRL_SOLICITED).
 SE_SOLICITED = 1 << 1
 FM_MASK = 7 << 5
 CE_MASK = 3 << 2
@@ -114,14 +114,14 @@ WQEBB = 1 << WQEBB_SHIFT  # MLX5_SEND_WQE_BB
 OCTOWORD = 16
 DS_PER_WQEBB = WQEBB // OCTOWORD
 
-#: The low 16 bits of a running WQEBB index, as in WQEs, doorbells and CQEs; not masked by the ring's size.
+#: Mask of the low 16 bits of a running WQEBB index, as in WQEs, doorbells, and CQEs, which are not masked by the ring's size.
 WQE_IDX_MASK = 0xFFFF
 
-#: WQEBBs in a send queue. Above 2^15 the distance of two 16-bit indices would be ambiguous.
+#: Minimum and maximum number of WQEBBs in a send queue. Above 2^15, the distance between two 16-bit indices would be ambiguous.
 DEPTH_MIN = 128
 DEPTH_MAX = 32768
 
-#: Most bytes of one WQE: log_max_msg = 30; NVSHMEM and NCCL also take 1 GiB per WQE.
+#: Maximum number of bytes of one WQE: log_max_msg = 30; NVSHMEM and NCCL also use 1 GiB per WQE.
 MESSAGE_MAX = 1 << 30
 
 # --- segments --------------------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ CTRL = Table(
     Field("signature", 64, 8),  # 0 unless qpc.wq_signature
     Field("dci_stream_channel_id", 72, 16),
     Field("fm_ce_se", 88, 8),
-    Field("imm", 96, 32),  # immediate, invalidate key or UMR key
+    Field("imm", 96, 32),  # immediate, invalidate key, or UMR key
 )
 RADDR = Table("raddr", 16, Field("raddr", 0, 64), Field("rkey", 64, 32))  # mlx5_wqe_raddr_seg
 DATA = Table("data", 16, Field("byte_count", 0, 32), Field("lkey", 32, 32), Field("addr", 64, 64))  # mlx5_wqe_data_seg
@@ -145,9 +145,9 @@ INLINE = Table("inline", 4, Field("inline_seg", 0, 1), Field("byte_count", 1, 31
 WAIT = Table("wait", 16, Field("max_index", 64, 32), Field("qpn_or_cqn", 96, 32))  # in DOCA's headers only
 ATOMIC = Table("atomic", 16, Field("swap_add", 0, 64), Field("compare", 64, 64))  # mlx5_wqe_atomic_seg; FA does not use compare
 
-# Extended atomics: not in rdma-core's headers, found in NVSHMEM. FA: no carry leaves a bit that is set in field_boundary.
-# CS: compares under compare_mask, replaces under swap_mask. The old value of 4 bytes is returned big-endian, that of 8 bytes in
-# host order; memory itself holds host-order integers.
+# Extended atomics are not in rdma-core's headers but in NVSHMEM's. FA: no carry leaves a bit that is set in field_boundary. CS: compares
+# under compare_mask and replaces under swap_mask. The old value of 4 bytes is returned big-endian, that of 8 bytes in host order; memory
+# itself holds integers in host order.
 MASKED_FA_4 = Table("masked_fa_4", 16, Field("add", 0, 32), Field("field_boundary", 32, 32))
 MASKED_FA_8 = Table("masked_fa_8", 16, Field("add", 0, 64), Field("field_boundary", 64, 64))
 MASKED_CS_4 = Table(
@@ -157,11 +157,11 @@ MASKED_CS_8 = Table(
     "masked_cs_8", 32, Field("swap", 0, 64), Field("compare", 64, 64), Field("swap_mask", 128, 64), Field("compare_mask", 192, 64)
 )
 
-#: Bit 31 of byte_count (MLX5_INLINE_SEG): set in an inline segment, clear in a data segment.
+#: Bit 31 of byte_count (MLX5_INLINE_SEG), which is set in an inline segment and clear in a data segment.
 INLINE_SEG = 1 << 31
 INLINE_HEADER = INLINE.size
 
-#: The atomic segment of an opcode and opmod, and the bytes of its operand.
+#: Atomic segment of an opcode and opmod, and the bytes of its operand.
 ATOMICS = {
     (Opcode.ATOMIC_CS, Opmod.NONE): (ATOMIC, 8),
     (Opcode.ATOMIC_FA, Opmod.NONE): (ATOMIC, 8),
@@ -171,7 +171,7 @@ ATOMICS = {
     (Opcode.ATOMIC_MASKED_FA, Opmod.MASKED_8): (MASKED_FA_8, 8),
 }
 
-# Byte offsets in a segment, and of a segment in an RC WQE, for code that stores words.
+# Byte offsets in a segment, and those of a segment in an RC WQE, for code that stores words.
 CTRL_OPMOD_IDX_OPCODE = CTRL.byte("opmod")  # be32: opmod << 24 | wqe_idx << 8 | opcode
 CTRL_QPN_DS = CTRL.byte("qpn")  # be32: qpn << 8 | ds
 CTRL_FM_CE_SE = CTRL.byte("fm_ce_se")
@@ -188,18 +188,18 @@ WQE_WAIT = CTRL.size
 
 # --- ds and WQEBBs ---------------------------------------------------------------------------------------------------------------
 
-DS_MAX = (1 << CTRL["ds"].width) - 1  # 6 bits; NVSHMEM's comment says 64 for RC, its largest WQE has 19
-DS_NOP = CTRL.size // OCTOWORD  # NVSHMEM's stand-alone NOP says 2 and leaves the second octoword stale: nobody may parse it
+DS_MAX = (1 << CTRL["ds"].width) - 1  # 6 bits; NVSHMEM's comment has 64 for RC, but its largest WQE has 19
+DS_NOP = CTRL.size // OCTOWORD  # NVSHMEM's stand-alone NOP has 2 with a stale second octoword, which must not be parsed
 DS_DUMP = (DUMP_DATA + DATA.size) // OCTOWORD
 DS_WAIT = (WQE_WAIT + WAIT.size) // OCTOWORD
 DS_WRITE = DS_READ = (WQE_DATA + DATA.size) // OCTOWORD
 DS_ATOMIC = (WQE_ATOMIC_DATA + DATA.size) // OCTOWORD  # all but the next
 DS_MASKED_CS_8 = (WQE_MASKED_CS_8_DATA + DATA.size) // OCTOWORD
 
-#: The lkey of the data segment that ends a receive WQE shorter than its entry; no memory key has it (MLX5_INVALID_LKEY).
+#: Value of lkey in the data segment that ends a receive WQE shorter than its entry; no memory key has it (MLX5_INVALID_LKEY).
 INVALID_LKEY = 0x100
 
-#: Most bytes of an inline WRITE of one WQEBB, and of any. A card may allow less: QUERY_HCA_CAP's max_wqe_sz_sq.
+#: Maximum number of bytes of an inline WRITE of one WQEBB, and of any. A NIC may allow less (QUERY_HCA_CAP's max_wqe_sz_sq).
 INLINE_MAX_1_WQEBB = WQEBB - WQE_DATA - INLINE_HEADER
 INLINE_MAX = DS_MAX * OCTOWORD - WQE_DATA - INLINE_HEADER
 
@@ -210,7 +210,7 @@ def ds_inline(nbytes: int) -> int:
 
 
 def wqebbs(ds: int) -> int:
-    """Return the WQEBBs that a WQE of ds octowords occupies."""
+    """Return the number of WQEBBs that a WQE of ds octowords occupies."""
     return (ds + DS_PER_WQEBB - 1) // DS_PER_WQEBB
 
 
@@ -230,17 +230,17 @@ def _data(addr: int, lkey: int, nbytes: int) -> bytes:
 
 
 def nop(wqe_idx: int, qpn: int, *, fm_ce_se: int = 0) -> bytes:
-    """Build a NOP: its CQE completes a longer WQE before it."""
+    """Build a NOP, whose CQE completes a longer WQE before it."""
     return _ctrl(Opcode.NOP, wqe_idx, qpn, DS_NOP, fm_ce_se)
 
 
 def dump(wqe_idx: int, qpn: int, addr: int, lkey: int, nbytes: int = 1, *, fm_ce_se: int = 0) -> bytes:
-    """Build a DUMP: the NIC reads nbytes at addr and discards them, after its earlier writes there."""
+    """Build a DUMP, which makes the NIC read and discard nbytes at addr, after its earlier writes there."""
     return _ctrl(Opcode.DUMP, wqe_idx, qpn, DS_DUMP, fm_ce_se) + _data(addr, lkey, nbytes)
 
 
 def wait(wqe_idx: int, qpn: int, cqn: int, max_index: int, *, fm_ce_se: int = 0) -> bytes:
-    """Build a WAIT: what is behind it in the queue starts when a CQ has got its CQE number max_index."""
+    """Build a WAIT: later WQEs in the queue start when a CQ has received its CQE number max_index."""
     return _ctrl(Opcode.WAIT, wqe_idx, qpn, DS_WAIT, fm_ce_se) + fill(WAIT, {"max_index": max_index, "qpn_or_cqn": cqn})
 
 
@@ -254,7 +254,7 @@ def write(
 
 
 def write_inline(wqe_idx: int, qpn: int, raddr: int, rkey: int, payload: bytes, *, fm_ce_se: int = 0) -> bytes:
-    """Build an RDMA_WRITE that carries its payload; the NIC reads no memory but the WQE."""
+    """Build an RDMA_WRITE that carries its payload, so that the NIC reads only the WQE."""
     if not 1 <= len(payload) <= INLINE_MAX:
         raise ValueError(f"payload: {len(payload)} bytes, 1 to {INLINE_MAX} go inline")
     ds = ds_inline(len(payload))
@@ -263,7 +263,7 @@ def write_inline(wqe_idx: int, qpn: int, raddr: int, rkey: int, payload: bytes, 
 
 
 def send(wqe_idx: int, qpn: int, addr: int, lkey: int, nbytes: int, *, fm_ce_se: int = 0, imm: int | None = None) -> bytes:
-    """Build a SEND of nbytes at addr, SEND_IMM with imm; of 0 bytes without a data segment."""
+    """Build a SEND of nbytes at addr, SEND_IMM with imm; without a data segment if nbytes is 0."""
     data = _data(addr, lkey, nbytes) if nbytes else b""
     opcode = Opcode.SEND if imm is None else Opcode.SEND_IMM
     return _ctrl(opcode, wqe_idx, qpn, (WQE_SEND_DATA + len(data)) // OCTOWORD, fm_ce_se, imm=imm or 0) + data

@@ -1,1 +1,1 @@
-"""The host side of a NIC, whichever transport drives it: its queue pairs, its outstanding work, and what reports read of it."""
+"""The host side of a NIC, regardless of the transport that drives it: its queue pairs, its outstanding work, and snapshots for reports."""

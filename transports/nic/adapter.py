@@ -1,11 +1,11 @@
-"""Adapter: the interface between IBGDA/IBRC and a NIC. Its calls are those of DevX.
+"""Adapter: the interface between IBGDA or IBRC and a NIC. Its calls are those of DevX.
 
-There are two implementations: a ConnectX through pyverbs, and the software card (softhca). Users of an Adapter cannot tell which they have.
-Commands are the PRM's own bytes (pgas.transports.mlx5.commands). The other calls are those of the kernel driver: protection domains, user
-memory, memory regions and UARs (``mlx5dv_devx_umem_reg``, ``ibv_reg_mr``, ``mlx5dv_devx_alloc_uar``).
+There are two implementations: a ConnectX through pyverbs, and the software NIC (softhca). Users of an Adapter cannot distinguish them.
+Commands are bytes as the PRM defines them (pgas.transports.mlx5.commands). The other calls are those of the kernel driver: protection
+domains, user memory, memory regions, and UARs (``mlx5dv_devx_umem_reg``, ``ibv_reg_mr``, ``mlx5dv_devx_alloc_uar``).
 
 The last group is for an adapter that is another process: memory is shared with that process before it is registered, and its counters can
-be read. For a device of the machine these calls do nothing.
+be read. For a physical NIC, these calls do nothing.
 """
 
 from collections.abc import Mapping
@@ -20,17 +20,17 @@ from pgas.transports.mlx5.cqe import syndrome_words
 __all__ = ["HOP_LIMIT", "Adapter", "AdapterGone", "FirstError", "Inspection", "Opener", "Path", "Port", "QueueState", "Uar", "path_of"]
 
 
-#: Of packets with a GRH.
+#: Hop limit of packets with a GRH.
 HOP_LIMIT = 255
 
 
 class AdapterGone(TransportError):
-    """The process that plays the adapter has ended."""
+    """The process that emulates the adapter has ended."""
 
 
 @dataclass(frozen=True)
 class Uar:
-    """A page of doorbell registers that belongs to this PE alone."""
+    """A page of doorbell registers that belongs only to this PE."""
 
     page_id: int  #: for qpc.uar_page and cqc.uar_page
     register_address: int  #: the doorbell register of one QP, in this process's address space
@@ -50,21 +50,21 @@ class Port:
 
 @dataclass(frozen=True)
 class Path:
-    """GID, service level and retries of this job's packets: PGAS_IB_*, by default as NVSHMEM sets them."""
+    """GID, service level, and retries of this job's packets: PGAS_IB_*, with NVSHMEM's values as defaults."""
 
-    gid_index: int = 0  #: in this port's GID table, of the GID that addresses QPs
-    sl: int = 0  #: service level; on Ethernet the priority
-    traffic_class: int = 0  #: 8 bits of packets with a GRH; on Ethernet the upper six are the DSCP
-    timeout: int = 20  #: a packet is sent again after 4.096 us * 2^timeout without an acknowledgement
-    retry_count: int = 7  #: how often it is sent again
+    gid_index: int = 0  #: index in this port's GID table of the GID that addresses QPs
+    sl: int = 0  #: service level; on Ethernet, the priority
+    traffic_class: int = 0  #: 8 bits for packets with a GRH; on Ethernet, the upper six are the DSCP
+    timeout: int = 20  #: a packet is sent again after 4.096 us * 2^timeout without an acknowledgment
+    retry_count: int = 7  #: maximum number of retransmissions
 
 
 @dataclass(frozen=True)
 class FirstError:
-    """The error that took a QP to ERR. In a collapsed CQ the flush CQEs of later WQEs overwrite its CQE."""
+    """The error that moved a QP to ERR. In a collapsed CQ, the flush CQEs of later WQEs overwrite its CQE."""
 
     wqe_idx: int  #: modulo 2^16
-    syndrome: int  #: of its CQE (mlx5.cqe.Syndrome)
+    syndrome: int  #: syndrome of its CQE (mlx5.cqe.Syndrome)
     vendor_err_synd: int
     words: str  #: the meaning of the vendor's syndrome, "" if unknown
     wqe: bytes  #: as the adapter executed it
@@ -78,7 +78,7 @@ class FirstError:
 class QueueState:
     """The state and indices of a QP on its adapter."""
 
-    state: str  #: RST, INIT, RTR, RTS or ERR
+    state: str  #: RST, INIT, RTR, RTS, or ERR
     producer: int  #: the index of the last doorbell
     consumer: int  #: the index of the next WQEBB to execute
 
@@ -94,19 +94,20 @@ class Inspection:
 class Adapter(Protocol):
     """One PE's view of a NIC: its own objects, in its own address space.
 
-    All methods but command raise TransportError if the adapter refuses; the text says what and why. All raise it once the adapter is gone.
+    All methods except command raise TransportError if the adapter refuses; the text says what and why. All raise it once the adapter is
+    gone.
     """
 
-    name: str  #: for messages, e.g. "mlx5_0" or "softhca"
+    name: str  #: for messages, such as "mlx5_0" or "softhca"
 
-    #: Whether kernels cannot store to the registers, so that a CPU rings for them (transports/ibgda/doorbells.py).
+    #: Whether kernels cannot store to the registers, so that a CPU rings doorbells for them (transports/ibgda/doorbells.py).
     rung_by_cpu: bool
 
-    #: The software that executes WQEs, "cpu" or "cuda"; None for a card.
+    #: The software that executes WQEs, "cpu" or "cuda"; None for a physical NIC.
     engine: str | None
 
     def command(self, inbox: bytes, outlen: int) -> bytes:
-        """Execute a command and return its output of outlen bytes; the status and syndrome in it tell whether it succeeded."""
+        """Execute a command and return its output of outlen bytes, whose status and syndrome tell whether the command succeeded."""
 
     def alloc_pd(self) -> int:
         """Return the number of a new protection domain."""
@@ -118,7 +119,7 @@ class Adapter(Protocol):
         """Register a range of this PE's slot as a UMEM, for queues and doorbell records; return its id."""
 
     def deregister_umem(self, umem_id: int) -> None:
-        """Deregister a UMEM; refused while a QP, CQ or key uses it."""
+        """Deregister a UMEM; refused while a QP, CQ, or key uses it."""
 
     def register_mr(self, address: int, nbytes: int, pdn: int, access: int) -> tuple[int, int]:
         """Register memory of this PE; return (lkey, rkey). WQEs use this process's addresses. access: flags of contexts.Access."""
@@ -127,7 +128,7 @@ class Adapter(Protocol):
         """Invalidate the keys of a memory region; later WQEs with these keys fail."""
 
     def alloc_uar(self) -> Uar:
-        """Return a new UAR, mapped here. Its register serves one QP, as a later doorbell overwrites an earlier one."""
+        """Return a new UAR, mapped here. Its register serves only one QP, because a later doorbell overwrites an earlier one."""
 
     def dealloc_uar(self, page_id: int) -> None:
         """Unmap and release a UAR; refused while a QP or CQ uses it."""
@@ -139,13 +140,13 @@ class Adapter(Protocol):
         """Return the port."""
 
     def destination_mac(self, pdn: int, remote: Port, path: Path) -> bytes:
-        """Return the MAC to which packets to a remote Ethernet port go: the port's, or that of a router on the way. pdn: any domain."""
+        """Return the destination MAC of packets to a remote Ethernet port: the port's, or that of a router. pdn: any domain."""
 
     def syndrome_words(self, syndrome: int) -> str:
         """Return the meaning of a refused command's syndrome, "" if unknown. Syndromes are the firmware's own."""
 
     def diagnose(self, qpn: int) -> FirstError | None:
-        """Return the first error of a QP, None if there was none or it is unknown."""
+        """Return the first error of a QP, None if there is none or it is unknown."""
 
     def share(self, address: int, nbytes: int, fd: int) -> None:
         """Map a segment of this PE's slot into the adapter, so that it may be registered. fd: its descriptor."""
@@ -157,20 +158,20 @@ class Adapter(Protocol):
         """Map memory outside the window into the adapter, so that it may be registered as a local operand."""
 
     def take_back(self, address: int, memory: Memory) -> None:
-        """Undo lend(). The memory must not be registered any more."""
+        """Undo lend(). The memory must not be registered anymore."""
 
     def counts(self) -> dict[str, int]:
         """Return the counters of this PE's QPs: wqes, nbytes, doorbells, cqes, errors; {} if there are none."""
 
     def inspect(self, timeout_s: float) -> Inspection | None:
-        """Return the adapter's current state, None if it has no report. Any thread may call this, even while others wait.
+        """Return the adapter's current state, None if it does not report. Any thread may call this, even while others wait.
 
         Raises:
             TransportError: it does not answer in time.
         """
 
     def set_index(self, qpn: int, index: int) -> None:
-        """Let a QP that is not in RTS begin at an index other than 0, for tests of wrap-around. A card refuses."""
+        """Let a QP that is not in RTS begin at an index other than 0, for tests of wrap-around. A physical NIC refuses."""
 
     def close(self) -> None:
         """Destroy this PE's objects on the adapter and release it. Further calls do nothing."""
@@ -180,22 +181,22 @@ class Opener(Protocol):
     """Opens a PE's adapter."""
 
     def begin(self, n_pes: int) -> tuple[str, int]:
-        """Start the adapter if it is a process; called on PE 0 only. Return its name for open(), and its process id; else "" and 0."""
+        """Start the adapter if it is a process; called only on PE 0. Return its name for open() and its process id, otherwise "" and 0."""
 
     def open(self, name: str, memory: Memory, shared: list[tuple[int, int, int]]) -> Adapter:
         """Return the adapter of this PE. Raises TransportError.
 
         Args:
             name: from begin() on PE 0.
-            memory: this PE's.
+            memory: memory of this PE.
             shared: (address, nbytes, descriptor) of this PE's segments.
         """
 
     def end(self, *, orderly: bool) -> None:
-        """End the process of begin(); called on PE 0 only. orderly: whether all PEs have closed their adapters or are about to."""
+        """End the process of begin(); called only on PE 0. orderly: whether all PEs have closed their adapters or are about to."""
 
 
 def path_of(requested: Mapping[str, Any], gid_index: int = 0) -> Path:
-    """Return the Path that the variables PGAS_IB_* ask for."""
+    """Return the Path that the variables PGAS_IB_* request."""
     names = ("PGAS_IB_SL", "PGAS_IB_TRAFFIC_CLASS", "PGAS_IB_TIMEOUT", "PGAS_IB_RETRY_COUNT")
     return Path(gid_index, *(requested[name] for name in names))

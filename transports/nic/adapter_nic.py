@@ -1,4 +1,4 @@
-"""A NIC over an Adapter: it makes queue pairs by mlx5 commands, registers memory, and writes the records that kernels read.
+"""A NIC over an Adapter, which makes queue pairs by mlx5 commands, registers memory, and writes the records that kernels read.
 
 Subclasses differ in what drives the queues: kernels themselves (ibgda/nic.py), or a proxy thread (ibrc/nic.py).
 """
@@ -29,7 +29,7 @@ _ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access
 
 @dataclass(frozen=True)
 class _Introduction:
-    """What a PE tells the others before they connect."""
+    """Data that a PE sends to the others before they connect."""
 
     qpns: tuple[int, ...]  # by queue number: those to PE 0, then to PE 1, ...
     heap_key: int
@@ -43,10 +43,10 @@ class AdapterNIC(NIC):
     Args:
         part: this PE's part in the job.
         opener: opens the adapter.
-        packets: GID, service level and retries of packets.
+        packets: GID, service level, and retries of packets.
     """
 
-    #: The index of the first WQEBB of every queue; other than 0 for tests of wrap-around.
+    #: Index of the first WQEBB of every queue; not 0 for tests of wrap-around.
     first_index = 0
 
     def __init__(self, part: Part, *, opener: Opener, packets: Path | None = None) -> None:
@@ -66,12 +66,12 @@ class AdapterNIC(NIC):
         self._adapter_name, self.process = self._everywhere(begin)[0]
 
     def _create(self) -> None:
-        """Make all objects that need no peer."""
+        """Make all objects that do not need a peer."""
         shared = [(self._slot + s.offset, s.size, fd) for s, fd in zip(self._segments, self._fds, strict=True)]
         adapter = self.adapter = self._opener.open(self._adapter_name, self._memory, shared)
         self._made.callback(adapter.close)  # destroys the remaining objects
         self.name, self.engine = adapter.name, adapter.engine
-        check_caps(adapter, self._n_pes, self._num, self._depth, self._n_pes if self.process else 1)  # all share a card that was started
+        check_caps(adapter, self._n_pes, self._num, self._depth, self._n_pes if self.process else 1)  # all share a software NIC
         self.big_endian = returns_big_endian(adapter)
         pdn = self._pdn = adapter.alloc_pd()
         heap, queues, *_ = [(address, nbytes) for address, nbytes, _ in shared]
@@ -90,7 +90,7 @@ class AdapterNIC(NIC):
             self._store(address, value)
 
     def _places(self, shared: list[tuple[int, int, int]]) -> list[Queues]:
-        """Return the places of the queues, by queue number. shared: address, bytes and descriptor of each segment."""
+        """Return the locations of the queues, by queue number. shared: address, size, and descriptor of each segment."""
         return Queues.layout(self._depth, self._n_pes * self._num, CELL_BYTES)
 
     def _introduction(self) -> Any:
@@ -127,7 +127,7 @@ class AdapterNIC(NIC):
         return self._slot + window.QUEUE_OFFSET + self.queues[number].dbr, self.qps[number].uar.register_address
 
     def _clear(self) -> None:
-        """Zero queues, doorbell records and the kernels' words about them."""
+        """Zero the queues, the doorbell records, and the kernels' words about them."""
         self._memory.fill(self._slot + window.QUEUE_OFFSET + CELL_BYTES, len(self.queues) * Queues.nbytes(self._depth), 0)
         for address, nbytes in ((layout.CELL_TICKET, 8), (layout.USED, 8 * layout.USED_WORDS), (layout.CELL_TAKEN, 8 * layout.N_CELLS)):
             self._memory.fill(address, nbytes, 0)
@@ -141,7 +141,7 @@ class AdapterNIC(NIC):
     # ----------------------------------------------------------------------------------------------------------------- memory
 
     def _reach(self, chunk: Segment, fd: int, undo: contextlib.ExitStack) -> Any:
-        """Register the whole heap again. If the adapter refuses that, register the chunk, and make one key for this and earlier pieces."""
+        """Register the whole heap again. If the adapter refuses, register the chunk, and make one key for this and earlier pieces."""
         start, heap = self._slot + chunk.offset, self._pieces[0].address
         self.adapter.share(start, chunk.size, fd)
         undo.callback(self.adapter.unshare, start, chunk.size)
@@ -191,7 +191,7 @@ class AdapterNIC(NIC):
     # ----------------------------------------------------------------------------------------------------------------- errors
 
     def failure(self, record: int, who: str) -> TransportError:
-        """Return the first error of a record's queue pair; if the adapter does not know it, the error in the CQE."""
+        """Return the first error of a record's queue pair; if the adapter does not report it, the error in the CQE."""
         number = self._number(record)
         qpn, first = self.qps[number].qpn, None
         with contextlib.suppress(TransportError):
@@ -205,7 +205,7 @@ class AdapterNIC(NIC):
         return CompletionError(text, number // self._num, qpn, first.wqe_idx, first.syndrome, first.vendor_err_synd)
 
     def _last_error(self, number: int) -> FirstError:
-        """Return the error in the one CQE of a collapsed CQ, the last one. It is the first error if no later WQE was posted."""
+        """Return the error in the only CQE of a collapsed CQ, the last one. It is the first error if no later WQE was posted."""
         place, base = self.queues[number], self._slot + window.QUEUE_OFFSET
         seen = cqe.decode(self._memory.read(base + place.cq, cqe.CQE_SIZE))
         ring = bytearray(self._memory.read(base + place.wq, self._depth * WQEBB))

@@ -1,8 +1,8 @@
-"""One memory key for memory that is registered in several pieces: an indirect key (KLM), which refers to the pieces' own keys.
+"""One memory key for memory registered in several pieces: an indirect key (KLM), which refers to the keys of the pieces.
 
-Kernels have one key for each PE's heap, so a heap whose regions are several needs one that covers all. The card finds the piece of an
-address; a message or an element may cross from one piece to the next. UCX makes such keys of the regions of large memory, for READs, WRITEs
-and atomics (uct_ib_mlx5_devx_reg_ksm_data_mt).
+Kernels have one key per PE's heap, so that a heap of several regions needs one that covers all. The NIC finds the piece of an address; a
+message or an element may cross from one piece to the next. UCX makes such keys for regions of large memory, for READs, WRITEs, and atomics
+(uct_ib_mlx5_devx_reg_ksm_data_mt).
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ class Piece:
 
 
 def over(adapter: Adapter, pdn: int, access: int, pieces: Sequence[Piece]) -> int:
-    """Return a key, lkey and rkey, of the range of adjacent pieces. They cannot be deregistered while it exists.
+    """Return a key (lkey and rkey) for the range of adjacent pieces. They cannot be deregistered while it exists.
 
     Args:
         adapter: the NIC.
         pdn: the protection domain of the pieces.
         access: flags of contexts.Access.
-        pieces: by address, each where the one before it ends.
+        pieces: pieces in address order, each starting at the end of the previous one.
 
     Raises:
         CommandError: the adapter refuses.

@@ -1,6 +1,6 @@
-"""A NIC's outstanding work in words, for hang reports: queue pairs with indices, WQEs and last CQE, the card's view, the proxy's ring.
+"""A NIC's outstanding work as text for hang reports: queue pairs with indices, WQEs, and last CQE; the NIC's view; the proxy's ring.
 
-A thread of its own reads all this while kernels run, so the values may be from different moments.
+A separate thread reads all this while kernels run, so the values may be from different moments.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from pgas.transports.nic.snapshot import Ring
 
 __all__ = ["describe"]
 
-#: Most WQEs or requests of one queue in the report.
+#: Maximum number of WQEs or requests per queue in the report.
 _MOST = 4
 
 #: Seconds to wait for an adapter's answer.
@@ -25,11 +25,11 @@ _ANSWER_S = 2.0
 
 
 def describe(nic: NIC, place: Callable[[int], str]) -> list[str]:
-    """Return lines about the card, about each queue pair with outstanding work, and about the ring if there is one.
+    """Return lines about the NIC, about each queue pair with outstanding work, and about the ring if there is one.
 
     Args:
         nic: the NIC of this PE.
-        place: describes an address.
+        place: function that describes an address.
     """
     lines: list[str] = []
     known: Mapping[int, QueueState] = {}

@@ -1,6 +1,6 @@
-"""The host's side of a transport over a NIC: queue pairs to every PE, registered memory, errors.
+"""Host side of a NIC transport: queue pairs to every PE, registered memory, and errors.
 
-No PE maps another's memory under these transports; a PE shares its slot with the NIC only. Subclasses make queue pairs by mlx5 commands
+Under these transports, no PE maps another's memory; a PE shares its slot only with the NIC. Subclasses make queue pairs by mlx5 commands
 (adapter_nic.AdapterNIC) or through libibverbs (ibrc.verbs.VerbsNIC), and leave them to kernels (ibgda.nic.DirectNIC) or to a proxy thread
 (ibrc.thread.RingNIC).
 """
@@ -22,7 +22,7 @@ from pgas.transports.nic.snapshot import QueueMemory, Ring
 
 __all__ = ["CELL_BYTES", "NIC", "Part", "big_endian", "timed_out"]
 
-#: Bytes of the landing cells and the sink, which come before the queues and fill whole pages.
+#: Number of bytes of the landing cells and the sink, which precede the queues and fill whole pages.
 CELL_BYTES = -(-(layout.SINK + layout.CELL_SIZE) // 4096) * 4096
 
 
@@ -30,14 +30,14 @@ CELL_BYTES = -(-(layout.SINK + layout.CELL_SIZE) // 4096) * 4096
 class Part:
     """This PE's part in the job, for its NIC."""
 
-    memory: Memory  #: this PE's, with the segments mapped
+    memory: Memory  #: memory of this PE, with the segments mapped
     me: int  #: this PE's number
     n_pes: int  #: number of PEs
     segments: tuple[Segment, ...]  #: team memory and heap, queues
     fds: list[int]  #: descriptors of the segments, for the adapter
     exchange: Callable[[Any], list[Any]]  #: exchange of small plain values (pgas.base.plain) among the PEs
     constants: window.Constants  #: number and depth of the queue pairs
-    near: Container[int]  #: the PEs that map this PE's memory and whose memory this PE maps
+    near: Container[int]  #: PEs that map this PE's memory and whose memory this PE maps
 
 
 def timed_out(text: str) -> TransportError:
@@ -48,7 +48,7 @@ def timed_out(text: str) -> TransportError:
 
 
 def big_endian(value: int) -> int:
-    """Return the 32-bit word that is value in big-endian memory order."""
+    """Return the 32-bit word whose bytes in memory are value in big-endian order."""
     return int.from_bytes(value.to_bytes(4, "big"), "little")
 
 
@@ -59,16 +59,16 @@ class NIC(ABC):
         part: this PE's part in the job.
 
     Raises:
-        TransportError: the NIC refuses; the text names the PE and says why.
+        TransportError: the NIC refuses; the text names the PE and the reason.
     """
 
     #: Whether queues and registers are in host memory, because a CPU posts.
     on_host = False
 
-    #: Whether one WQE may carry the neighbouring p of several lanes.
+    #: Whether one WQE may combine the p() stores of several neighboring lanes.
     coalesces = False
 
-    #: Whether atomics leave old values of 8 bytes big-endian (queue_pair.returns_big_endian).
+    #: Whether atomics return old values of 8 bytes big-endian (queue_pair.returns_big_endian).
     big_endian = False
 
     name: str  #: for messages, e.g. "mlx5_0:1"
@@ -76,10 +76,10 @@ class NIC(ABC):
     #: The software that executes WQEs, "cpu" or "cuda"; None for a device.
     engine: str | None = None
 
-    #: The process of the software card, 0 if there is none.
+    #: Process id of the software NIC, 0 if there is none.
     process: int = 0
 
-    #: By queue number: those to PE 0, then to PE 1, ... Each has a ``qpn``, ``reset()`` and ``destroy()``.
+    #: Queue pairs by queue number: those to PE 0, then to PE 1, and so on. Each has a ``qpn``, ``reset()``, and ``destroy()``.
     qps: list[Any]
 
     def __init__(self, part: Part) -> None:
@@ -97,12 +97,12 @@ class NIC(ABC):
             self.close()
             raise
 
-    def _prepare(self) -> None:  # noqa: B027  # most have nothing to prepare
-        """Start the software card. Collective."""
+    def _prepare(self) -> None:  # noqa: B027  # most subclasses have nothing to prepare
+        """Start the software NIC. Collective."""
 
     @abstractmethod
     def _create(self) -> None:
-        """Make all objects that need no peer."""
+        """Make all objects that do not need a peer."""
 
     @abstractmethod
     def _introduction(self) -> Any:
@@ -110,26 +110,26 @@ class NIC(ABC):
 
     @abstractmethod
     def _connect(self, met: list[Any]) -> None:
-        """Connect queue pair i to PE b with PE b's queue pair i to this PE; on this PE itself, each with itself."""
+        """Connect queue pair i to PE b with PE b's queue pair i to this PE; on this PE itself, connect each with itself."""
 
     def _begin(self) -> None:
-        """Connect the queue pairs, which are in RST, from index 0 on. Collective."""
+        """Connect the queue pairs, which are in RST, starting at index 0. Collective."""
         met = self._everywhere(self._introduction)
         self._everywhere(lambda: self._connect(met))
 
     def _everywhere(self, step: Callable[[], Any]) -> list[Any]:
-        """Take a step on every PE and return the results of all PEs. Collective."""
+        """Run a step on every PE and return the results of all PEs. Collective."""
         return everywhere(self._exchange, step, TransportError)
 
     def reset(self) -> None:
-        """Reset and reconnect every queue pair, also failed ones. Collective; no kernel may run on any PE.
+        """Reset and reconnect every queue pair, including failed ones. Collective; no kernel may run on any PE.
 
         Outstanding requests are dropped; peers may or may not have received them. Memory regions and their keys stay.
 
         Raises:
             TransportError: the NIC of some PE refuses, or is gone; on every PE. This may be called again.
         """
-        self._everywhere(self._withdraw)  # on all PEs first: an old queue pair must not send to a peer's reconnected one
+        self._everywhere(self._withdraw)  # on all PEs first, because an old queue pair must not send to a peer's reconnected one
         self._everywhere(self._clear)
         self._begin()
 
@@ -186,8 +186,8 @@ class NIC(ABC):
     def extend_heap(self, chunk: Segment, fd: int) -> None:
         """Register the heap with a segment appended, and give kernels launched from now on its keys. Collective.
 
-        The whole heap is registered again, or only the segment if the NIC refuses the whole. Running kernels may use the old keys, so these
-        keys and their regions stay valid to the end of the job.
+        The whole heap is registered again, or only the segment if the NIC refuses the whole. Running kernels may use the old keys, so that
+        these keys and their regions stay valid until the end of the job.
 
         Args:
             chunk: the segment, mapped here and zeroed.
@@ -207,15 +207,15 @@ class NIC(ABC):
 
     @abstractmethod
     def _take_keys(self, keys: list[Any]) -> None:
-        """Use new keys of the heaps from now on."""
+        """Use new keys of the heaps from then on."""
 
     # --------------------------------------------------------------------------------------------------- local memory (pgas.register)
 
     def register(self, entry: int, address: int, nbytes: int) -> None:
-        """Let the NIC reach memory of this process, as a local operand, and kernels find it in an entry of layout.REGISTERED.
+        """Let the NIC access memory of this process as a local operand, and store it in an entry of layout.REGISTERED for kernels.
 
         Raises:
-            TransportError: the NIC refuses; the text says why.
+            TransportError: the NIC refuses; the text has the reason.
         """
         key = self._key(entry, address, nbytes)
         place = layout.REGISTERED + entry * layout.PIECE_SIZE
@@ -227,7 +227,7 @@ class NIC(ABC):
             self._store(layout.REGISTERED_END, behind)
 
     def unregister(self, entry: int, address: int) -> None:
-        """Undo register(). Nothing may use the memory."""
+        """Undo register(). The memory must not be in use."""
         place = layout.REGISTERED + entry * layout.PIECE_SIZE
         self._store(place + layout.PIECE_END, 0)
         self._store(place + layout.PIECE_START, 0)
@@ -249,7 +249,7 @@ class NIC(ABC):
 
     @abstractmethod
     def quiet(self, timeout_s: float, poll: Callable[[], None]) -> None:
-        """Wait until all requests of kernels have completed. No kernel may run meanwhile.
+        """Wait until all requests of kernels have completed. No kernel may run during the wait.
 
         Args:
             timeout_s: limit of the wait in seconds.
@@ -276,7 +276,7 @@ class NIC(ABC):
         """Return the cursors of a queue pair by name, cons_idx among them."""
 
     def requests(self, most: int) -> Ring | None:
-        """Return the proxy's ring with its oldest outstanding requests, at most `most`; None where kernels post themselves."""
+        """Return the proxy's ring with its oldest outstanding requests, at most `most`; None if kernels post themselves."""
         return None
 
     def queue_memory(self, number: int) -> QueueMemory | None:
@@ -297,7 +297,7 @@ class NIC(ABC):
         """Raise an error that no kernel has recorded, if there is one."""
 
     def trouble(self) -> str:
-        """Return "; " and a reason why nothing completes, "" if none is known."""
+        """Return "; " and the reason why nothing completes, "" if none is known."""
         return ""
 
     @abstractmethod
@@ -318,7 +318,7 @@ class NIC(ABC):
         """Stop the thread that serves kernels, if there is one. Further calls do nothing."""
 
     def destroy(self) -> None:
-        """Destroy the queue pairs. No PE may use them any more."""
+        """Destroy the queue pairs. No PE may use them anymore."""
         self.stop()
         for qp in self.qps:
             qp.destroy()

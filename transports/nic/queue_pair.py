@@ -1,8 +1,8 @@
 """The control path of one RC QP with its collapsed CQ, over an Adapter.
 
-IBGDA and IBRC both use it. The queues lie in a UMEM in GPU or host memory. The poster, an SM or a proxy thread, needs only ``queues``,
-``depth``, ``qpn`` and ``uar`` of a ``QueuePair``. This module touches no memory; the caller prepares it before a QP leaves RST: WQ and DBR
-zeroed, the CQ entry filled with ``mlx5.cqe.EMPTY`` (0xff), which pollers read as "index -1 is complete".
+Both IBGDA and IBRC use it. The queues are in a UMEM in GPU or host memory. The poster, an SM or a proxy thread, needs only ``queues``,
+``depth``, ``qpn``, and ``uar`` of a ``QueuePair``. This module does not access memory. The caller must prepare it before a QP leaves RST:
+WQ and DBR zeroed, the CQ entry filled with ``mlx5.cqe.EMPTY`` (0xff), which pollers read as "index -1 is complete".
 """
 
 import contextlib
@@ -22,29 +22,29 @@ from pgas.transports.nic.adapter import HOP_LIMIT, Adapter, Path, Port
 
 __all__ = ["QueuePair", "Queues", "check_caps", "query_roce_address", "returns_big_endian"]
 
-#: The card's smallest page (log_page_size 0). Where QPs share a UMEM, every WQ and CQ has whole pages of it.
+#: The NIC's smallest page size (log_page_size 0). If QPs share a UMEM, every WQ and CQ has whole pages of it.
 _PAGE = 4096
 
 
 #: qpc.log_msg_max.
 _LOG_MSG_MAX = MESSAGE_MAX.bit_length() - 1
 
-#: The largest qpc.log_sra_max and log_rra_max, of 3 bits.
+#: Maximum of qpc.log_sra_max and log_rra_max, which have 3 bits.
 _LOG_RD_ATOMIC_MAX = 7
 
-#: As NVSHMEM sets them: an RNR timer of 0.64 ms, and endless RNR retries.
+#: NVSHMEM's values: an RNR timer of 0.64 ms, and endless RNR retries.
 _MIN_RNR_NAK, _RNR_RETRY = 12, 7
 
-#: ads.udp_sport of RoCE; in RoCE before v2 the port is reserved (rdma-core, tests/mlx5_base.py).
+#: Value of ads.udp_sport for RoCE; in RoCE before v2 the port is reserved (rdma-core, tests/mlx5_base.py).
 _UDP_SPORT, _ROCE_V2 = 0xC000, 2
 
-#: The largest priority of Ethernet (ads.eth_prio, 3 bits).
+#: Maximum priority of Ethernet (ads.eth_prio, 3 bits).
 _PRIORITY_MAX = 7
 
-#: The capability that says in which byte order an atomic returns an old value of 8 bytes, and its values.
+#: Capability that tells in which byte order an atomic returns an old value of 8 bytes, and its values.
 _ORDER, _BIG_ENDIAN, _OF_THE_HOST = "atomic_req_8B_endianness_mode", 0, 1
 
-#: Bits of the traffic class below the DSCP: ECN, which the card sets.
+#: Number of bits of the traffic class below the DSCP: ECN, which the NIC sets.
 _DSCP_SHIFT = 2
 
 
@@ -55,26 +55,26 @@ def _check_depth(depth: int) -> None:
 
 @dataclass(frozen=True)
 class Queues:
-    """The places of one QP's queues, as byte offsets in a UMEM."""
+    """The locations of one QP's queues, as byte offsets in a UMEM."""
 
     wq: int  #: depth WQEBBs of 64 bytes
     cq: int  #: the entry of 64 bytes that a collapsed CQ uses; room for depth entries from here on
-    dbr: int  #: the QP's DBR of 8 bytes, then the CQ's, never written, in a 64-byte line of their own
-    dbr_umem: int | None = None  #: the UMEM of dbr; None: that of the queues
+    dbr: int  #: the QP's DBR of 8 bytes, then the CQ's, which is never written, in a separate 64-byte line
+    dbr_umem: int | None = None  #: UMEM of dbr; None for that of the queues
 
     @classmethod
     def nbytes(cls, depth: int) -> int:
-        """Return the bytes of a QP with depth WQEBBs: a page for CQ entry and DBR, and its WQ.
+        """Return the number of bytes of a QP with depth WQEBBs: a page for CQ entry and DBR, and its WQ.
 
         Raises:
-            ValueError: depth is no power of two from 128 to 32768.
+            ValueError: depth is not a power of two from 128 to 32768.
         """
         _check_depth(depth)
         return depth * WQEBB + _PAGE
 
     @classmethod
     def layout(cls, depth: int, n_qps: int, offset: int = 0) -> list["Queues"]:
-        """Return the places of n_qps QPs, one after another, each at a multiple of 4096 bytes.
+        """Return the locations of n_qps QPs, one after another, each at a multiple of 4096 bytes.
 
         Args:
             depth: WQEBBs in each WQ.
@@ -82,34 +82,34 @@ class Queues:
             offset: offset of the first QP in the UMEM, in bytes; the last one ends at ``offset + n_qps * nbytes(depth)``.
 
         Raises:
-            ValueError: depth is no power of two from 128 to 32768, or offset no multiple of 4096.
+            ValueError: depth is not a power of two from 128 to 32768, or offset is not a multiple of 4096.
         """
         step = cls.nbytes(depth)
         if offset % _PAGE:
             raise ValueError(f"offset: {offset}, a multiple of {_PAGE} bytes is allowed")
         starts = range(offset, offset + n_qps * step, step)
-        # The CQ is first: where a card wants room for all entries, of which a collapsed CQ writes one, that is the WQ's.
+        # The CQ is first, so that the WQ provides the room if a NIC requires it for all entries, of which a collapsed CQ writes one.
         return [cls(wq=start + _PAGE, cq=start, dbr=start + CQE_SIZE) for start in starts]
 
 
 class QueuePair:
-    """An RC QP without receive queue, its CQ and its UAR, in RST.
+    """An RC QP without receive queue, its CQ, and its UAR, in RST.
 
-    ``connect`` takes it to RTS, by three commands that are methods too. The driver knows the legal transitions (mlx5.contexts.LEGAL) and
-    sends no command that the QP's state forbids. Not thread-safe.
+    ``connect`` moves it to RTS, by three commands that are also methods. The driver tracks the legal transitions (mlx5.contexts.LEGAL) and
+    does not send a command that the QP's state forbids. Not thread-safe.
 
     Args:
         adapter: the NIC.
         umem_id: the UMEM of the queues; the caller prepares its memory (see the module).
         pdn: the protection domain.
-        queues: places of WQ, CQ and DBR in the UMEM.
+        queues: locations of WQ, CQ, and DBR in the UMEM.
         depth: WQEBBs in the WQ.
         user_index: 24 bits, returned in every CQE.
-        path: GID, service level and retries of packets.
+        path: GID, service level, and retries of packets.
 
     Raises:
-        ValueError: depth is no power of two from 128 to 32768, or user_index does not fit.
-        TransportError: the adapter refuses; objects made before are destroyed. A refused command is a CommandError.
+        ValueError: depth is not a power of two from 128 to 32768, or user_index does not fit.
+        TransportError: the adapter refuses; objects made before are destroyed. A refused command raises a CommandError.
     """
 
     def __init__(
@@ -119,15 +119,16 @@ class QueuePair:
         self._adapter, self._pdn, self.queues, self.depth, self._path = adapter, pdn, queues, depth, path or Path()
         self._dbr_umem = umem_id if queues.dbr_umem is None else queues.dbr_umem
         caps = _query_caps(adapter, CapType.GENERAL)
-        #: log2 of the outstanding READs and atomics, the same for those it sends and those it answers.
+        #: log2 of the maximum number of outstanding READs and atomics, the same for those that it sends and those that it answers.
         self.log_rd_atomic = min(caps["log_max_ra_req_qp"], caps["log_max_ra_res_qp"], _LOG_RD_ATOMIC_MAX)
-        #: The default on a card whose clock is set to real time, as for the kernel's QPs (mlx5_get_qp_default_ts): it has no other format.
+        #: The default format, also on a NIC whose clock is set to real time and which has no other, as for the kernel's QPs
+        #: (mlx5_get_qp_default_ts).
         self._ts_format = TsFormat.DEFAULT if caps["sq_ts_format"] else TsFormat.FREE_RUNNING
-        #: The state known to the driver. The card moves a QP to ERR by itself; query() finds out.
+        #: The state known to the driver. The NIC itself may move a QP to ERR, which query() detects.
         self.state = QpState.RST
         self._undo: list[Callable[[], object]] = []
         try:
-            #: A UAR of its own: a doorbell overwrites an earlier one in the same register.
+            #: A separate UAR, because a doorbell overwrites an earlier one in the same register.
             self.uar = adapter.alloc_uar()
             self._undo.append(lambda: adapter.dealloc_uar(self.uar.page_id))
             self.cqn: int = self._create_cq(umem_id)
@@ -135,14 +136,15 @@ class QueuePair:
             self.qpn: int = self._create_qp(umem_id, user_index)
             self._undo.append(lambda: _execute(adapter, Command.DESTROY_QP, qpn=self.qpn))
         except BaseException:
-            with contextlib.suppress(TransportError):  # the first error says more
+            with contextlib.suppress(TransportError):  # because the first error is more informative
                 self._give_back()
             raise
 
     def _create_cq(self, umem_id: int) -> int:
-        """CREATE_CQ: collapsed and never armed, so its DBR stays zero and it needs no doorbell.
+        """Send CREATE_CQ: the CQ is collapsed and never armed, so that its DBR stays zero and it needs no doorbell.
 
-        A collapsed CQ uses one entry, so log_cq_size 0 says it. NVSHMEM and DOCA pass that of the WQ's depth: the second attempt.
+        A collapsed CQ uses one entry, so the first attempt has log_cq_size 0. NVSHMEM and DOCA pass that of the WQ's depth, which is the
+        second attempt.
         """
         try:
             return self._create_cq_of(umem_id, 0)
@@ -164,7 +166,7 @@ class QueuePair:
         return _execute(self._adapter, Command.CREATE_CQ, cqc=cqc, **umem)["cqn"]
 
     def _create_qp(self, umem_id: int, user_index: int) -> int:
-        """CREATE_QP as NVSHMEM, except rq_type: no receive queue, SRQ or receive CQ, as DOCA."""
+        """Send CREATE_QP like NVSHMEM, except rq_type: no receive queue, SRQ, or receive CQ, like DOCA."""
         qpc = {
             "st": QpType.RC,
             "pm_state": PmState.MIGRATED,
@@ -187,8 +189,8 @@ class QueuePair:
     def connect(self, remote_qpn: int, port: Port, remote: Port, log_rd_atomic: int = _LOG_RD_ATOMIC_MAX) -> None:
         """Take the QP from RST to RTS, connected to a peer, or to itself with its own number and port (self-loopback).
 
-        The QP answers its peer when this returns. It may send when the peer's connect has returned too, so synchronise in between.
-        If a command is refused, the QP stays in the state reached; call reset() before another attempt.
+        The QP answers its peer when this returns. It may send when the peer's connect has also returned, so synchronize in between. If a
+        command is refused, the QP stays in the state reached; call reset() before another attempt.
 
         Args:
             remote_qpn: number of the peer's QP.
@@ -197,24 +199,24 @@ class QueuePair:
             log_rd_atomic: the peer's log_rd_atomic.
 
         Raises:
-            TransportError: the QP is not in RST, the ports cannot talk, or the adapter refuses.
+            TransportError: the QP is not in RST, the ports cannot communicate, or the adapter refuses.
         """
         self.rst2init(port)
         self.init2rtr(remote_qpn, port, remote)
         self.rtr2rts(log_rd_atomic)
 
     def rst2init(self, port: Port) -> None:
-        """RST2INIT_QP: bind the QP to a port and allow its peer WRITEs, READs and atomics of up to 64 bits."""
+        """Send RST2INIT_QP: bind the QP to a port and allow its peer WRITEs, READs, and atomics of up to 64 bits."""
         path = {"vhca_port_num": port.port_num}
         rights = {"rre": 1, "rwe": 1, "rae": 1, "atomic_mode": AtomicMode.UP_TO_64}
         self._move(Command.RST2INIT_QP, pm_state=PmState.MIGRATED, primary_address_path=path, **rights)
 
     def init2rtr(self, remote_qpn: int, port: Port, remote: Port) -> None:
-        """INIT2RTR_QP: set the peer and answer it from now on. Arguments and errors are connect's.
+        """Send INIT2RTR_QP: set the peer and answer it from then on. Arguments and errors are those of connect.
 
         PSNs begin at 0 on both sides, as in NVSHMEM.
         """
-        self._check(Command.INIT2RTR_QP)  # before the address path asks the adapter
+        self._check(Command.INIT2RTR_QP)  # before the address path queries the adapter
         self._move(
             Command.INIT2RTR_QP,
             mtu=min(port.active_mtu, remote.active_mtu),
@@ -226,7 +228,7 @@ class QueuePair:
         )
 
     def rtr2rts(self, log_rd_atomic: int = _LOG_RD_ATOMIC_MAX) -> None:
-        """RTR2RTS_QP: let the QP send. Arguments and errors are connect's."""
+        """Send RTR2RTS_QP: let the QP send. Arguments and errors are those of connect."""
         self._move(
             Command.RTR2RTS_QP,
             retry_count=self._path.retry_count,
@@ -236,15 +238,15 @@ class QueuePair:
         )
 
     def to_error(self) -> None:
-        """2ERR_QP, in any state: WQEs posted but not executed complete with "WR flushed"."""
+        """Send 2ERR_QP, in any state: WQEs posted but not executed complete with "WR flushed"."""
         self._move(Command.TO_ERR_QP)
 
     def reset(self) -> None:
-        """2RST_QP, in any state: the card forgets the peer and starts at index 0 again. The caller prepares the memory again."""
+        """Send 2RST_QP, in any state: the NIC drops the peer and starts at index 0 again. The caller must prepare the memory again."""
         self._move(Command.TO_RST_QP)
 
     def query(self) -> QpState:
-        """Return the card's state of the QP (QUERY_QP), and update self.state.
+        """Return the NIC's state of the QP (QUERY_QP), and update self.state.
 
         Raises:
             TransportError: the adapter refuses, or returns a state that no command of this driver leads to.
@@ -257,9 +259,9 @@ class QueuePair:
         return self.state
 
     def destroy(self) -> None:
-        """DESTROY_QP, DESTROY_CQ, then release the UAR. Afterwards the card does not use the memory any more.
+        """Send DESTROY_QP and DESTROY_CQ, then release the UAR. Afterwards the NIC does not use the memory anymore.
 
-        All three are tried. The adapter destroys objects that are left when it is closed.
+        All three are attempted. The adapter destroys remaining objects when it is closed.
 
         Raises:
             TransportError: the adapter refuses, or this was called before.
@@ -268,7 +270,7 @@ class QueuePair:
         self._give_back()
 
     def _give_back(self) -> None:
-        """Destroy the objects in reverse order. Raise the first error, as later ones follow from it."""
+        """Destroy the objects in reverse order. Raise the first error, because later ones follow from it."""
         first: TransportError | None = None
         while self._undo:
             try:
@@ -326,10 +328,10 @@ class QueuePair:
 
 
 def query_roce_address(adapter: Adapter, port_num: int, index: int) -> dict[str, int]:
-    """Return an entry of a port's GID table, with GID, MAC and RoCE version: QUERY_ROCE_ADDRESS's roce_address.
+    """Return an entry of a port's GID table, with GID, MAC, and RoCE version: QUERY_ROCE_ADDRESS's roce_address.
 
     Raises:
-        CommandError: there is no such entry, or the port is no Ethernet port.
+        CommandError: there is no such entry, or the port is not an Ethernet port.
     """
     return _execute(adapter, Command.QUERY_ROCE_ADDRESS, roce_address_index=index, vhca_port_num=port_num)["roce_address"]
 
@@ -339,15 +341,15 @@ def check_caps(adapter: Adapter, n_pes: int, num_rc: int, depth: int, sharing: i
 
     Args:
         adapter: the NIC.
-        n_pes: PEs of the job.
-        num_rc: QPs from each PE to each (PGAS_IBGDA_NUM_RC_PER_PE).
-        depth: WQEBBs in each QP (PGAS_QP_DEPTH).
-        sharing: PEs that are known to use this adapter. There may be other users, so a QP may still be refused later.
+        n_pes: number of PEs in the job.
+        num_rc: number of QPs from each PE to each PE (PGAS_IBGDA_NUM_RC_PER_PE).
+        depth: number of WQEBBs in each QP (PGAS_QP_DEPTH).
+        sharing: number of PEs known to use this adapter. Because there may be other users, a QP may still be refused later.
 
     Raises:
-        ValueError: depth is no power of two from 128 to 32768.
-        TransportError: the adapter lacks capabilities, and the text gives the value and the required value of each. Or the job needs more
-            QPs than the adapter has.
+        ValueError: depth is not a power of two from 128 to 32768.
+        TransportError: the adapter lacks capabilities; the text gives the value and the required value of each. Or the job needs more QPs
+            than the adapter has.
     """
     _check_depth(depth)
     caps = _query_caps(adapter, CapType.GENERAL)
@@ -377,10 +379,10 @@ def check_caps(adapter: Adapter, n_pes: int, num_rc: int, depth: int, sharing: i
 
 
 def returns_big_endian(adapter: Adapter) -> bool:
-    """Whether atomics of an adapter return old values of 8 bytes big-endian, as those of 4 bytes.
+    """Whether atomics of an adapter return old values of 8 bytes big-endian, like those of 4 bytes.
 
-    Operands in WQEs are big-endian and memory is the host's in both modes. The kernel driver sets the mode of the host where a card has it
-    (SET_HCA_CAP, which DevX may not send), so this is about cards that lack it.
+    In both modes, operands in WQEs are big-endian and memory is in host byte order. The kernel driver sets host mode if a NIC has it
+    (SET_HCA_CAP, which DevX must not send), so this concerns NICs that lack it.
     """
     return _query_caps(adapter, CapType.ATOMIC)[_ORDER] == _BIG_ENDIAN
 

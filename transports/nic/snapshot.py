@@ -18,7 +18,7 @@ class QueueMemory:
 class Ring:
     """The ring of a proxy thread (ibrc/thread.py)."""
 
-    thread: str  #: the state of the proxy thread, in words
+    thread: str  #: text that describes the state of the proxy thread
     head: int  #: reserved tickets
     completed: int  #: completed requests
     oldest: list[tuple[int, bytes | None]]  #: oldest outstanding requests: ticket, and request or None if it is not written yet

@@ -1,7 +1,7 @@
 """The binary interface of libibverbs: offsets and values of ``infiniband/verbs.h`` on 64-bit machines (stable since IBVERBS_1.1).
 
-Compiled code fills ``struct ibv_send_wr`` and calls the functions in ``struct ibv_context_ops``, as the inline ``ibv_post_send`` and
-``ibv_poll_cq`` do. tests/nic/test_verbs_abi.py compares every number with the header.
+Compiled code fills ``struct ibv_send_wr`` and calls the functions in ``struct ibv_context_ops``, like the inline ``ibv_post_send`` and
+``ibv_poll_cq``. tests/nic/test_verbs_abi.py compares every number with the header.
 """
 
 from enum import IntEnum, IntFlag
@@ -13,7 +13,7 @@ CONTEXT_POLL_CQ, CONTEXT_POST_SEND = 96, 208
 
 # struct ibv_qp.
 QP_CONTEXT, QP_SEND_CQ, QP_RECV_CQ, QP_NUM, QP_TYPE = 0, 24, 32, 52, 60
-QP_END = 64  #: behind the last of these
+QP_END = 64  #: just past the last of these
 
 # struct ibv_send_wr; wr.rdma and wr.atomic begin alike.
 WR_ID, WR_NEXT, WR_SG_LIST, WR_NUM_SGE, WR_OPCODE, WR_SEND_FLAGS = 0, 8, 16, 24, 28, 32
@@ -31,7 +31,7 @@ WC_SIZE = 48
 
 
 class WrOpcode(IntEnum):
-    """``IBV_WR_*``: what a work request asks for."""
+    """``IBV_WR_*``: the operation of a work request."""
 
     RDMA_WRITE = 0
     RDMA_READ = 4
@@ -47,7 +47,7 @@ class SendFlags(IntFlag):
 
 
 class WcStatus(IntEnum):
-    """``IBV_WC_*``: how a work request ended."""
+    """``IBV_WC_*``: the status with which a work request ended."""
 
     SUCCESS = 0
     LOC_LEN_ERR = 1
@@ -73,7 +73,7 @@ class WcStatus(IntEnum):
     GENERAL_ERR = 21
 
 
-#: The corresponding syndrome of an mlx5 card, for CompletionError; statuses without one are missing.
+#: Corresponding syndrome of an mlx5 NIC, for CompletionError; statuses without one are missing.
 SYNDROMES = {
     WcStatus.LOC_LEN_ERR: Syndrome.LOCAL_LENGTH_ERR,
     WcStatus.LOC_QP_OP_ERR: Syndrome.LOCAL_QP_OP_ERR,
@@ -92,7 +92,7 @@ SYNDROMES = {
 
 
 class QpAttrMask(IntFlag):
-    """``IBV_QP_*``: which attributes ibv_modify_qp looks at."""
+    """``IBV_QP_*``: the attributes that ibv_modify_qp reads."""
 
     STATE = 1 << 0
     ACCESS_FLAGS = 1 << 3

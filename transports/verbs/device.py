@@ -1,4 +1,4 @@
-"""An RDMA device opened through pyverbs: its capabilities, those of its port, and a protection domain."""
+"""An RDMA device opened through pyverbs, with its capabilities, those of its port, and a protection domain."""
 
 import contextlib
 import importlib
@@ -34,7 +34,7 @@ def pyverbs(module: str) -> Any:
     """Import a module of pyverbs.
 
     Raises:
-        TransportError: it is not installed, or not for this Python.
+        TransportError: pyverbs is not installed, or not for this Python.
     """
     try:
         return importlib.import_module(f"pyverbs.{module}")
@@ -52,7 +52,7 @@ class OpenDevice:
     """An open device and one of its ports.
 
     Args:
-        name: of the device, as rdma link lists it.
+        name: name of the device, as rdma link lists it.
         port: number of the port.
 
     Raises:
@@ -98,7 +98,7 @@ class OpenDevice:
         )
 
     def close(self) -> None:
-        """Close the device. Its objects must be closed before. Further calls do nothing."""
+        """Close the device. Its objects must have been closed before. Further calls do nothing."""
         self._made.close()
 
 

@@ -25,14 +25,14 @@ class Region:
 
 
 def register(device: OpenDevice, address: int, nbytes: int, access: Access, *, what: str, on_gpu: bool) -> Region:
-    """Register memory; GPU memory as a dma-buf, or else by address with nvidia-peermem.
+    """Register memory; GPU memory as a dma-buf, or otherwise by address with nvidia-peermem.
 
     Args:
         device: the device.
-        address: of the first byte, in the window.
+        address: address of the first byte, in the window.
         nbytes: length in bytes.
         access: IBV_ACCESS_* flags.
-        what: the memory, for messages.
+        what: name of the memory, for messages.
         on_gpu: whether it is GPU memory.
 
     Raises:
@@ -55,7 +55,7 @@ def register(device: OpenDevice, address: int, nbytes: int, access: Access, *, w
 
 
 def _limit(nbytes: int) -> str:
-    """Return words about the limit on locked memory (RLIMIT_MEMLOCK; CAP_IPC_LOCK lifts it)."""
+    """Return text about the limit on locked memory (RLIMIT_MEMLOCK; CAP_IPC_LOCK lifts it)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft == resource.RLIM_INFINITY:
         return " (no limit on locked memory is set: does the machine have that much?)"
@@ -72,7 +72,7 @@ def _by_address(device: OpenDevice, address: int, nbytes: int, access: Access) -
 
 
 def _as_dma_buf(device: OpenDevice, address: int, nbytes: int, access: Access) -> Region:
-    """Register a dma-buf. Its first byte has address 0 in work requests, as pyverbs passes the offset as the iova too."""
+    """Register a dma-buf. Its first byte has address 0 in work requests, because pyverbs also passes the offset as the iova."""
     from pgas.transports.memory.gpudirect import dmabuf
 
     fd, offset = dmabuf(address, nbytes)

@@ -17,13 +17,13 @@ from pgas.transports.verbs.device import OpenDevice, pyverbs, reason
 
 __all__ = ["End", "Path", "QueuePair"]
 
-#: Inline data to ask for: the longest STORE request.
+#: Number of bytes of inline data to request: the longest STORE request.
 INLINE_MAX = 16
 
-#: The values of ibv_rc_pingpong. There are no receives, so no RNR NAKs.
+#: Values of ibv_rc_pingpong. There are no receives, and therefore no RNR NAKs.
 _MIN_RNR_TIMER, _RNR_RETRY = 12, 7
 
-#: Completions of one poll.
+#: Number of completions per poll.
 _POLLED = 16
 
 
@@ -31,7 +31,7 @@ _POLLED = 16
 class End:
     """A port's address and limits, for the queue pairs of peers."""
 
-    gid: bytes  #: 16 bytes; zero if an InfiniBand port has none
+    gid: bytes  #: 16 bytes; all zero if an InfiniBand port has none
     lid: int
     ethernet: bool
     mtu: int  #: IBV_MTU_*
@@ -39,7 +39,7 @@ class End:
 
 
 class QueuePair:
-    """An RC queue pair with its own CQ, in RESET. At most depth work requests are outstanding, so the CQ never overruns.
+    """An RC queue pair with its own CQ, in RESET. At most depth work requests are outstanding, so that the CQ never overruns.
 
     Args:
         device: the device.
@@ -71,7 +71,7 @@ class QueuePair:
         self.psn = secrets.randbelow(1 << 24)
 
     def _create(self, qp: Any, depth: int) -> tuple[Any, bool]:
-        """Create the queue pair, with inline data if the device supports it; return it and whether it does."""
+        """Create the queue pair, with inline data if the device supports it; return the queue pair and whether it has inline data."""
 
         def create(inline: int) -> Any:
             cap = qp.QPCap(max_send_wr=depth, max_recv_wr=1, max_send_sge=1, max_recv_sge=1, max_inline_data=inline)
@@ -84,14 +84,14 @@ class QueuePair:
             return create(0), False
 
     def connect(self, qpn: int, psn: int, own: End, peer: End, path: Path) -> None:
-        """Take the queue pair to RTS.
+        """Move the queue pair to RTS.
 
         Args:
             qpn: number of the peer's queue pair.
             psn: the peer's first PSN.
             own: this end.
             peer: the other end; may be this one.
-            path: service level, traffic class and retries of packets.
+            path: service level, traffic class, and retries of packets.
 
         Raises:
             TransportError: the device refuses a transition.
@@ -121,7 +121,7 @@ class QueuePair:
                 raise TransportError(f"RDMA device {self._device} does not take QP {self.qpn:#x} to {state}: {reason(error)}") from error
 
     def _address_vector(self, own: End, peer: End, path: Path) -> Any:
-        """Return the address vector: with a GRH on Ethernet and between InfiniBand subnets, else the LID alone."""
+        """Return the address vector: with a GRH on Ethernet and between InfiniBand subnets, otherwise only the LID."""
         addr = pyverbs("addr")
         if not peer.ethernet and peer.lid and own.gid[:8] == peer.gid[:8]:
             return addr.AHAttr(port_num=self._device.port, is_global=0, dlid=peer.lid, sl=path.sl)
@@ -130,7 +130,7 @@ class QueuePair:
         return addr.AHAttr(port_num=self._device.port, is_global=1, gr=route, dlid=peer.lid, sl=path.sl)
 
     def reset(self) -> None:
-        """Take the queue pair from any state to RESET and drop its completions. connect() may follow; the PSN is a new one.
+        """Move the queue pair from any state to RESET and discard its completions. connect() may follow; the PSN is a new one.
 
         Raises:
             TransportError: the device refuses.
@@ -144,25 +144,25 @@ class QueuePair:
         self.psn = secrets.randbelow(1 << 24)
 
     def state(self) -> str:
-        """Return the queue pair's state as the device reports it, e.g. "RTS"; "" if the query fails."""
+        """Return the queue pair's state as the device reports it, such as "RTS"; "" if the query fails."""
         try:
             return QpState(self._qp.query(int(QpAttrMask.STATE))[0].qp_state).name
         except (pyverbs("pyverbs_error").PyverbsError, ValueError):
             return ""
 
     def destroy(self) -> None:
-        """Destroy queue pair and CQ. Nothing may post or poll any more. Further calls do nothing."""
+        """Destroy queue pair and CQ. Posting and polling must have ended. Further calls do nothing."""
         self._made.close()
 
 
 def permitted(device: OpenDevice) -> Access:
-    """Return the access rights of peers, for regions and queue pairs. A device without atomics refuses REMOTE_ATOMIC."""
+    """Return the access rights of peers, for regions and queue pairs. A device without atomics rejects REMOTE_ATOMIC."""
     atomic = Access.REMOTE_ATOMIC if device.capabilities.atomics else Access(0)
     return Access.REMOTE_WRITE | Access.REMOTE_READ | atomic
 
 
 def why_not(device: devices.Device, port: devices.Port) -> str | None:
-    """Return why a device and port cannot carry ibrc, None if they can (transports.selection.Suits). Tries to make an RC queue pair."""
+    """Return why a device and port do not support ibrc, None if they do (transports.selection.Suits). Attempts to make an RC queue pair."""
     if device.node_type != devices.CHANNEL_ADAPTER:
         return f"is an {device.node_type}: RC queue pairs without a connection manager need a channel adapter (InfiniBand or RoCE)"
     try:
@@ -180,7 +180,7 @@ def end_of(device: OpenDevice, gid: Gid | None) -> End:
 
 
 def _address(qp: Any) -> int:
-    """Return the address of the struct ibv_qp behind a pyverbs QP, recognised by number, type, and one CQ for send and receive."""
+    """Return the address of the struct ibv_qp behind a pyverbs QP, recognized by number, type, and a common CQ for send and receive."""
 
     def matches(address: int) -> bool:
         found = structs.read(address, abi.QP_END)

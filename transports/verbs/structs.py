@@ -1,7 +1,7 @@
 """The C structures behind pyverbs's objects, which do not expose their pointers.
 
-The words of an object are tried as pointers until one leads to the structure sought. Memory is read through the kernel, so a word that is
-no pointer gives an error, not a crash.
+Each word of an object is tested as a pointer until one leads to the structure. Memory is read through the kernel, so that a word that is
+not a pointer gives an error, not a crash.
 """
 
 import os
@@ -23,7 +23,7 @@ def read(address: int, nbytes: int) -> bytes:
     with open("/proc/self/mem", "rb", buffering=0) as memory:
         try:
             return os.pread(memory.fileno(), nbytes, address)
-        except OverflowError as error:  # no address at all
+        except OverflowError as error:  # not an address at all
             raise OSError(str(error)) from error
 
 
@@ -41,13 +41,13 @@ def behind(thing: Any, matches: Callable[[int], bool]) -> int:
 
     Args:
         thing: the object.
-        matches: tells whether the structure is at an address; may raise OSError.
+        matches: function that tells whether the structure is at an address; may raise OSError.
 
     Raises:
-        TransportError: there is none.
+        TransportError: there is no such structure.
     """
     size = type(thing).__basicsize__ // 8 * 8
-    for candidate in struct.unpack(f"<{size // 8}Q", read(id(thing), size))[2:]:  # behind reference count and type
+    for candidate in struct.unpack(f"<{size // 8}Q", read(id(thing), size))[2:]:  # after the reference count and the type
         try:
             if matches(candidate):
                 return int(candidate)
