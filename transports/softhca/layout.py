@@ -1,39 +1,39 @@
-"""The addresses of the software card's registers, and its limits.
+"""The addresses of the software NIC's registers, and its limits.
 
-The UAR pages (the card's BAR) are a memfd of the server. The server maps it whole at BAR; a PE maps the pages that it has allocated. BAR is
-in the private GiB of a process (window.PRIVATE), whose first page is the state page and whose rest is free.
+The UAR pages (the software NIC's BAR) are a memfd of the server. The server maps it whole at BAR; a PE maps the pages that it has
+allocated. BAR is in the private GiB of a process (window.PRIVATE), whose first page is the state page and whose rest is free.
 """
 
 from pgas.kernels import window
 
 __all__ = ["BAR", "BAR_SIZE", "UAR_PAGE_SIZE", "page_address"]
 
-#: log2 of the number of objects, as QUERY_HCA_CAP reports them. The low bits of an object's number are its index in its
-#: table; the upper bits count the uses of the index, so the number of a destroyed object is invalid. Memory keys have no such bits: as on a
-#: card, their indices are reused.
+#: log2 of the number of objects, as QUERY_HCA_CAP reports them. The low bits of an object's number are its index in its table; the upper
+#: bits count the uses of the index, so that the number of a destroyed object is invalid. Memory keys have no such bits, because their
+#: indices are reused, as on a ConnectX.
 LOG_MAX_QP = 10
 LOG_MAX_CQ = 10
 LOG_MAX_MKEY = 14
 LOG_MAX_UAR = 11
 
-#: log2 of the largest queues, in WQEBBs (what the 4 bits of qpc.log_sq_size hold) and CQEs, and of the largest message.
+#: log2 of the maximum queue size in WQEBBs (which the 4 bits of qpc.log_sq_size can hold) and in CQEs, and of the maximum message size.
 LOG_MAX_QP_SZ = 15
 LOG_MAX_CQ_SZ = 22
 LOG_MAX_MSG = 30
 
-#: Bytes of a receive WQE: 32 data segments.
+#: Number of bytes of a receive WQE: 32 data segments.
 MAX_WQE_SZ_RQ = 512
 
-#: log2 of the outstanding READs and atomics of a QP, as requester and as responder.
+#: log2 of the maximum number of outstanding READs and atomics of a QP, as requester and as responder.
 LOG_MAX_RA = 4
 
-#: uar_4k: a UAR page has 4 KiB, whatever the host's page size.
+#: Number of bytes of a UAR page (uar_4k), regardless of the host's page size.
 UAR_PAGE_SIZE = 4096
 
-#: The smallest page of a UMEM (umem.log_page_size 0).
+#: Minimum page size of a UMEM (umem.log_page_size 0).
 UMEM_PAGE_SIZE = 4096
 
-#: The LID of the port, which is an InfiniBand port.
+#: LID of the port, which is an InfiniBand port.
 LID = 1
 
 BAR = window.PRIVATE + (512 << 20)

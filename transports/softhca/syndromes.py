@@ -1,6 +1,6 @@
-"""The software card's own reasons for a refused command or a failed WQE, more detailed than the PRM's status and syndrome.
+"""The software NIC's own reasons for a refused command or a failed WQE, more detailed than the PRM's status and syndrome.
 
-A ConnectX has such numbers, too, but they are not published. Vendor: vendor_err_synd of an error CQE. Command: syndrome of a command's
+A ConnectX also has such numbers, but they are not published. Vendor: vendor_err_synd of an error CQE. Command: syndrome of a command's
 output.
 """
 
@@ -17,9 +17,9 @@ class Vendor(IntEnum):
     WQE_INDEX = 0x10  # ctrl.wqe_idx is not the WQE's index: an overwritten or stale slot
     WQE_QPN = 0x11  # ctrl.qpn is another QP's
     WQE_DS = 0x12  # ds is 0, ends inside a segment, or exceeds the rung WQEBBs
-    WQE_OPCODE = 0x13  # not an opcode of this card
+    WQE_OPCODE = 0x13  # not an opcode that the software NIC supports
     WQE_OPMOD = 0x14  # opmod is not valid for the opcode
-    WQE_FENCE = 0x15  # fm is no fence mode
+    WQE_FENCE = 0x15  # fm is not a fence mode
     WQE_INLINE = 0x16  # inline data with an opcode that takes none, or longer than ds
     OVERRUN = 0x17  # the doorbell is more than the queue's depth ahead of what has been executed
     CQ_OVERRUN = 0x18  # the CQ is full, or was: its consumer index is a whole CQ behind
@@ -33,9 +33,9 @@ class Vendor(IntEnum):
     RKEY_PD = 0x41
     RKEY_BOUNDS = 0x42
     RKEY_ACCESS = 0x43
-    MISALIGNED = 0x44  # an atomic's address is no multiple of its size
+    MISALIGNED = 0x44  # the address of an atomic is not a multiple of its size
     OP_DISABLED = 0x45  # the remote QP does not allow the operation (qpc.rwe, rre, rae)
-    NO_RESPONDER = 0x50  # remote_qpn names no QP
+    NO_RESPONDER = 0x50  # remote_qpn is not the number of a QP
     RESPONDER_STATE = 0x51  # the remote QP is not in RTR or RTS
     RESPONDER_PEER = 0x52  # the remote QP is connected to another one
     RESPONDER_PSN = 0x53  # the remote QP expects another packet sequence number
@@ -44,7 +44,7 @@ class Vendor(IntEnum):
     RECEIVE_OVERRUN = 0x62  # the receive counter is more than the queue's depth ahead of what has been received
     RECEIVE_LENGTH = 0x63  # the message is longer than the receive WQE's segments
     RECEIVE_LKEY = 0x64  # a segment of the receive WQE fails a check of its lkey
-    WAIT_CQ = 0x65  # a WAIT names no CQ of its PE
+    WAIT_CQ = 0x65  # a WAIT does not name a CQ of its PE
 
 
 _VENDOR = {
@@ -205,5 +205,5 @@ _COMMAND = {
 
 
 def command_text(syndrome: int) -> str:
-    """Return the description of a command's syndrome, "" if this card does not have it."""
+    """Return the description of a command's syndrome, "" if the software NIC does not use it."""
     return _COMMAND[Command(syndrome)] if syndrome in Command.__members__.values() else ""

@@ -1,9 +1,9 @@
-"""The card's contexts, shared by the firmware (Python, the server's main thread) and the engine (compiled).
+"""The software NIC's contexts, shared by the firmware (Python, the server's main thread) and the engine (compiled).
 
 Every record is a row of a NumPy table whose fields are all int64. The engine accesses a field by the row's address and an offset constant
-(QP_STATE ...), Python by its name ("state"). The tables are private memory of the server, so no PE can write them. The cpu engine, a
-thread, works on the tables; the cuda engine, a kernel, on their image in GPU memory (Mirror): the firmware publishes what it writes, and
-fetches what the engine writes before it reads it. So every field has one writer at a time.
+(QP_STATE ...), Python by its name ("state"). The tables are private memory of the server, so that no PE can write them. The cpu engine, a
+thread, works on the tables; the cuda engine, a kernel, works on their image in GPU memory (Mirror), to which the firmware publishes what it
+writes, and from which it fetches what the engine writes before reading it. Every field has only one writer at a time.
 
 Writers
 -------
@@ -20,31 +20,32 @@ CTL fields of faults         the firmware, while the engine is paused; the engin
 CTL_..._UNTIL                the engine
 CTL_LATE_ROWS, CTL_SETTLED   the engine, as the rows of late data
 other CTL fields             the firmware
-doorbell registers           PEs store; the engine takes a value by exchanging it with 0, so it sees every doorbell once. An engine
+doorbell registers           PEs store; the engine takes a value by exchanging it with 0, so that it observes each doorbell once. An engine
                              on a GPU cannot atomically exchange what a CPU stores: there a doorbell is a changed value
 ===========================  ===========================================================================================
 
 The engine reads the send queue of a QP in RTS or ERR, the receiving side of a QP in RTR or RTS, the CQs of such a QP, and any key with
 MKEY_KEY not 0. It begins every pass over the QPs by adding 1 to its sweep, and keeps no values from one pass to the next. The update is
-ordered behind everything that the pass before wrote, and rows of QPs are read after it. The control record may be read before the update
-is done, so a grace period takes two sweeps. A worker may read an old QP_WORKER from L1. If that names another worker, this one serves a new
-QP some passes later (block.py, REFRESH); if it names this worker, wants() reads it again past L1.
+ordered after everything that the previous pass wrote, and rows of QPs are read after it. The control record may be read before the update
+is done, so that a grace period takes two sweeps. A worker may read an old QP_WORKER from L1. If that names another worker, this one serves
+a new QP some passes later (block.py, REFRESH); if it names this worker, wants() reads it again past L1.
 
 An engine may have several workers (the CTAs of a kernel; the cpu engine is one). QP_WORKER is the worker of a QP, the same for all QPs that
-share a CQ. While CTL_SERIAL is set, the first worker serves all QPs, one WQE at a time, as faults, traces and counts of "the n-th WQE"
-need.
+share a CQ. While CTL_SERIAL is set, the first worker serves all QPs, one WQE at a time, because faults, traces, and counts of "the n-th
+WQE" require it.
 
-Only the cpu engine serves receive queues (QueuePairs): with several workers, the sender's worker would take receive WQEs and write CQEs
-that belong to the receiver's worker. Receive queues have a separate table, so that the rows of QPs, which every pass reads, stay small.
+Only the cpu engine serves receive queues (QueuePairs), because with several workers, the sender's worker would take receive WQEs and write
+CQEs that belong to the receiver's worker. Receive queues have a separate table, so that the rows of QPs, which every pass reads, stay
+small.
 
 How DESTROY avoids races with WQEs in flight
 --------------------------------------------
 By a **grace period**, as in RCU. The firmware makes the object invisible (by its state; a key by storing 0), fences, reads every worker's
-sweep, and waits until each has grown by 2. Then every pass that may have seen the object has ended, so its context can be reused and its
-memory unmapped. 2RST_QP (which clears the counters afterwards) and DESTROY_MKEY do the same, and so does a PE that leaves. A CQ is
+sweep, and waits until each has grown by 2. Then every pass that may have observed the object has ended, so that its context can be reused
+and its memory unmapped. 2RST_QP (which clears the counters afterwards) and DESTROY_MKEY do the same, and so does a PE that leaves. A CQ is
 destroyed after its last QP, whose grace period covers it. WQEs of a destroyed QP that were not executed are dropped without a CQE, as on a
-card; an executing WQE has written its data and CQE before the command returns. A paused engine still makes (empty) passes, so commands work
-during a pause. Late data (engine/late.py) is written within a grace period, too.
+ConnectX; an executing WQE has written its data and CQE before the command returns. A paused engine still makes (empty) passes, so that
+commands work during a pause. Late data (engine/late.py) is also written within a grace period.
 """
 
 import time
@@ -59,7 +60,7 @@ from pgas.transports.softhca import layout
 
 __all__ = ["CONTROL", "COUNTERS", "CQ", "MKEY", "QP", "RQ", "Mirror", "Tables"]
 
-# States of a QP: the values of qpc.state, and one for an unused row.
+# States of a QP: those of qpc.state, and one for an unused row.
 RST, INIT, RTR, RTS, ERR = (int(state) for state in QpState)
 FREE = 15
 
@@ -73,17 +74,17 @@ FREE = 15
     QP_MASK,  # WQEBBs - 1
     QP_DBR,  # address of the send counter's word in the doorbell record
     QP_REGISTER,  # address of the doorbell register
-    QP_BUFFERS,  # number of BlueFlame registers in its UAR page, for all QPs of the page; SHARED; or 0: it has its own register
+    QP_BUFFERS,  # number of BlueFlame registers in its UAR page, for all QPs of the page; SHARED; or 0 if it has its own register
     QP_ON_HOST,  # 1: a CPU rings it
     QP_CQ,  # address of the CQ's record
     QP_USER_INDEX,
     QP_UAR,
     QP_LOG_MSG_MAX,
-    QP_ACCESS,  # allowed remote operations: OP_* bits
+    QP_ACCESS,  # permitted remote operations: OP_* bits
     QP_REMOTE_QPN,
     QP_SEND_PSN,
     QP_RECV_PSN,
-    QP_WORKER,  # the engine's worker that serves it
+    QP_WORKER,  # the worker of the engine that serves it
     QP_BROKEN,  # 1: an error moved it to ERR. The peer's worker also writes this word and the next one
     QP_ERRORS,  # number of errors
     QP_CONSUMER,  # next WQEBB to execute, ever-growing
@@ -111,17 +112,18 @@ FREE = 15
     QP_ERROR_WQE,  # their address
 ) = range(0, 8 * 44, 8)
 
-#: Counters since RST, in the order of printed tables.
+#: Names of the counters since RST, in the order of printed tables.
 COUNTERS = (
     "wqes nbytes doorbells cqes errors flushed writes reads atomics foreign_doorbells stale_doorbells stale_records".split()  # noqa: SIM905
 )
 
-#: QP_BUFFERS of QPs that share one register. Only its last doorbell can be seen, so a doorbell makes the engine read every QP's record.
+#: Value of QP_BUFFERS for QPs that share one register. Only its last doorbell is visible, so a doorbell makes the engine read every QP's
+#: record.
 SHARED = -1
 
 OP_READ, OP_WRITE, OP_ATOMIC = 1, 2, 4
 
-#: mkc.lr, for which IBV_ACCESS_* has no flag: ibv_reg_mr always sets it.
+#: Flag for mkc.lr, for which IBV_ACCESS_* has none, because ibv_reg_mr always sets it.
 LOCAL_READ = 1 << 30
 
 # ------------------------------------------------------------------------------------- RQ: in the row that the QP has in its table
@@ -131,11 +133,11 @@ LOCAL_READ = 1 << 30
     RQ_STRIDE,  # bytes of a receive WQE
     RQ_DBR,  # address of the receive counter's word in the doorbell record
     RQ_CQ,  # address of the CQ's record
-    RQ_RNR_NS,  # how long the peer waits if there is no receive WQE
+    RQ_RNR_NS,  # time that the peer waits if there is no receive WQE
     RQ_RNR_RETRY,  # qpc.rnr_retry: number of retries if the peer has no receive WQE
     RQ_CONSUMER,  # next receive WQE, ever-growing
-    RQ_NAKS,  # tries of the current WQE without a receive WQE
-    RQ_NAKED_UNTIL,  # time of the next try
+    RQ_NAKS,  # attempts of the current WQE without a receive WQE
+    RQ_NAKED_UNTIL,  # time of the next attempt
     RQ_RECEIVES,  # completed receive WQEs, and flushed ones
     RQ_FLUSHED,
 ) = range(0, 8 * 12, 8)
@@ -182,7 +184,7 @@ LOCAL_READ = 1 << 30
     CTL_CHAOS,  # probability of a delay, of 2^16
     CTL_HOLD,  # upper bound of a delay, in sweeps
     CTL_RANDOM,  # state of the generator, seeded
-    CTL_ATOMICS_SPLIT,  # atomics of the card are not atomic with those of the PEs
+    CTL_ATOMICS_SPLIT,  # atomics of the software NIC are not atomic with respect to those of the PEs
     CTL_FAIL_COUNT,  # WQEs until one fails; 0: none
     CTL_FAIL_QPN,  # 0: of any QP
     CTL_FAIL_SYNDROME,
@@ -191,14 +193,14 @@ LOCAL_READ = 1 << 30
     CTL_BEAT,  # grows while the server lives; otherwise a kernel ends
     CTL_WQE_COST,  # limits (limits.py): cost of a WQE and of a byte; 0: no limit
     CTL_BYTE_COST,
-    CTL_WQES_UNTIL,  # when all admitted WQEs, and all admitted bytes, are done
+    CTL_WQES_UNTIL,  # times at which all admitted WQEs, and all admitted bytes, are done
     CTL_BYTES_UNTIL,
-    CTL_CQS,  # address of the table of CQs, for WAIT; 0: the engine does not execute WAIT, as CQs belong to several workers
+    CTL_CQS,  # address of the table of CQs, for WAIT; 0: no WAIT, because CQs belong to several workers
     CTL_LATE,  # probability that data is late, of 2^16
     CTL_LATE_DATA,  # address of the rows of late data
     CTL_LATE_ROWS,  # number of rows in use
     CTL_SETTLE,  # grace periods begun while data may be late
-    CTL_SETTLED,  # the last of these for which all data was written
+    CTL_SETTLED,  # the last of these for which all data has been written
     CTL_BIG_ENDIAN,  # atomics return old values of 8 bytes big-endian
 ) = range(0, 8 * 34, 8)
 
@@ -208,10 +210,10 @@ LOCAL_READ = 1 << 30
     LATE_AT,  # their address
     LATE_PE,  # the PE of that memory
     LATE_QPN,  # QP of the READ or atomic that fetched them; 0: written by a peer
-    LATE_UNTIL,  # the sweep at which they are written at the latest
+    LATE_UNTIL,  # the latest sweep at which they are written
 ) = range(0, 8 * 5, 8)
 LATE_DATA = 64
-LATE_MAX = 256  #: most late bytes of a segment, at its end
+LATE_MAX = 256  #: maximum number of late bytes of a segment, at its end
 LATE_ROW = LATE_DATA + LATE_MAX
 LATE_ROWS = 64
 
@@ -227,7 +229,7 @@ LATE_ROWS = 64
     WORK_RKEY,
     WORK_OPERANDS,  # offset of the atomic segment
     WORK_DATA,  # offset of the first data segment
-    WORK_WIDTH,  # bytes of an atomic's operand; 0: no atomic
+    WORK_WIDTH,  # bytes of an atomic's operand; 0 if not an atomic
     WORK_NBYTES,  # bytes that it moves
     WORK_WQE,  # address of a copy of the WQE
     WORK_CAPACITY,  # room for (address, nbytes) pairs
@@ -238,7 +240,7 @@ LATE_ROWS = 64
     WORK_VENDOR,
 ) = range(0, 8 * 19, 8)
 
-#: After these fields: data segments as (address, nbytes) pairs, with room for all that fit into a WQE; then the copy of the WQE.
+#: Offsets after these fields: data segments as (address, nbytes) pairs, with room for all that fit into a WQE; then the copy of the WQE.
 WORK_PAIRS = 8 * 19
 SEGMENT_BYTES = 16
 WQE_BYTES = 1024  #: a WQE has at most 63 octowords
@@ -270,24 +272,24 @@ QP_ROWS_MASK, CQ_ROWS_MASK, MKEY_ROWS_MASK = ((1 << log) - 1 for log in (layout.
 
 
 class Mirror(Protocol):
-    """An image of tables in memory of the engine."""
+    """An image of the tables in memory of the engine."""
 
     def place(self, table: Any) -> int:
         """Make an image of a table, with its current contents, and return its address."""
 
     def publish(self, table: Any, start: int, nbytes: int) -> None:
-        """Copy bytes of a table to its image; on return the engine sees them."""
+        """Copy bytes of a table to its image; on return they are visible to the engine."""
 
     def fetch(self, table: Any, start: int, nbytes: int) -> None:
         """Copy bytes of an image to the table."""
 
 
 class Tables:
-    """The contexts of one card, and the firmware's side of the protocol above.
+    """The contexts of one software NIC, and the firmware's side of the protocol above.
 
     Args:
         workers: number of workers of the engine.
-        mirror: the image of the tables for the engine; None: it works on the tables.
+        mirror: image of the tables for the engine. Default: the engine works on the tables.
         receives: whether the engine serves receive queues.
     """
 
@@ -319,7 +321,7 @@ class Tables:
         control["late_data"] = self.address_of(self._late)
         for table in (self.qps, self.cqs, self._work, self._late, self.control):
             self._publish(table, 0, table.nbytes)
-        #: Called during a grace period; raises if the engine has ended.
+        #: Function called during a grace period, which raises if the engine has ended.
         self.alive: Callable[[], None] = lambda: None
 
     @property
@@ -409,7 +411,7 @@ class Tables:
         return int(self._passes().min())
 
     def wait_for_engine(self, timeout_s: float = 60.0) -> None:
-        """Wait for a grace period: afterwards the engine uses no object that was hidden before the call.
+        """Wait for a grace period, after which the engine does not use any object that was hidden before the call.
 
         Raises:
             TimeoutError: the engine did not finish its passes.

@@ -1,1 +1,1 @@
-"""The cuda engine of the software card: a persistent kernel that runs the states of engine/ on a GPU."""
+"""The cuda engine of the software NIC: a persistent kernel that runs the states of engine/ on a GPU."""

@@ -1,4 +1,4 @@
-"""The steps of single threads in the cuda engine: begin passes and visits, check or execute a WQE, account for a batch."""
+"""Steps of single threads in the cuda engine: begin passes and visits, check or execute a WQE, and account for a batch."""
 
 from pgas.base.backend import SIMULATOR
 from pgas.kernels.compiler import primitive
@@ -18,16 +18,16 @@ __all__ = [
     "load_shared", "octoword", "one", "pending", "store", "waiting", "wants",
 ]  # fmt: skip
 
-#: Most data segments of a WQE in a thread's own work record.
+#: Maximum number of data segments of a WQE in a thread's own work record.
 SEGMENTS = 4
 RECORD_WORDS = t.WORK_PAIRS // 8 + 2 * SEGMENTS
 
-#: The kernel ends if the server's beat does not change for this time in ns.
+#: Time in ns after which the kernel ends if the server's beat does not change.
 BEAT_NS = 20_000_000_000
 
 #: Classes of WQEBBs in a batch. WRITES, READS, ATOMICS: the CTA executes these WQEs. OTHER: one thread does: errors and fences. TORN: one
-#: thread takes the WQE from the ring, as it has more segments than a thread's record, or WQEBBs without a doorbell. NO_WQE: the middle of a
-#: WQE. LATER: a WQE that continues behind the batch.
+#: thread takes the WQE from the ring, because it has more segments than a thread's record, or WQEBBs without a doorbell. NO_WQE: the middle
+#: of a WQE. LATER: a WQE that continues after the batch.
 WRITES, READS, ATOMICS, OTHER, TORN, NO_WQE, LATER = range(1, 8)
 
 #: States after check() that execute or end a WQE without an error.
@@ -51,7 +51,7 @@ if SIMULATOR:
         """Wait for this thread's copies. A barrier makes them visible to the other threads."""
 
 else:
-    # Bypasses L1. A weak access, as the doorbell was acquired, and the WQEs do not change until they complete.
+    # Load that bypasses L1. A weak access suffices, because the doorbell was acquired, and the WQEs do not change until they complete.
     _COPY = "{ .reg .u64 t; cvta.to.shared.u64 t, $0; cp.async.cg.shared.global [t], [$1], 16; }"
     fetch = primitive("fetch", "void(i64, i64)", _COPY, None)
     fetched = primitive("fetched", "void()", "cp.async.wait_all;", None)
@@ -66,7 +66,7 @@ def fence() -> int:
 
 @device
 def begin_pass(hca: int, worker: int, beat: int, now: int) -> int:
-    """Begin a pass; return the number of QP rows to visit, or STOPPED if the card or the server has ended.
+    """Begin a pass; return the number of QP rows to visit, or STOPPED if the software NIC or the server has ended.
 
     hca: a copy of the control record; beat: address of the last seen beat and its time.
     """
@@ -84,9 +84,9 @@ def begin_pass(hca: int, worker: int, beat: int, now: int) -> int:
 
 @device
 def wants(qp: int, state: int, worker: int) -> int:
-    """Whether a QP may have work for a worker (-1: for any). The loads of its fields are under way together; the register's follows.
+    """Whether a QP may have work for a worker (-1: for any). The loads of its fields are in flight together; the register's follows.
 
-    state: its QP_STATE, loaded first, as the firmware publishes it last.
+    state: its QP_STATE, loaded first, because the firmware publishes it last.
     """
     broken, served_by = load_shared(qp + t.QP_BROKEN), load_shared(qp + t.QP_WORKER)
     consumer, producer, held = load_shared(qp + t.QP_CONSUMER), load_shared(qp + t.QP_PRODUCER), load_shared(qp + t.QP_HELD)
@@ -152,7 +152,7 @@ def classify(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
 
 @device
 def one(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
-    """Execute a staged WQE by one thread; return whether to go on. It is checked again, as an earlier WQE may have changed the result."""
+    """Execute a staged WQE by one thread; return whether to continue. Check it again, in case an earlier WQE changed the result."""
     if state_of(qp) != t.RTS:
         return 0
     copied = load(work + t.WORK_WQE)

@@ -1,14 +1,14 @@
 """The cuda engine: a persistent kernel whose CTAs are the workers. The states of a WQE are in the modules of the cpu engine.
 
-A CTA polls its QPs, a thread each. It takes a doorbell, stages the WQEs in shared memory, and checks each in its own thread. Meanwhile the
-next ones are being fetched, as that takes a microsecond or more from the memory of another GPU or the host. Then it executes runs of WQEs
-of one class (batch.py, runs.py). WRITEs, and READs, are executed by all threads, atomics by their threads in turn, everything else by one
-thread, as in the cpu engine: errors, WQEs with a fence or many segments.
+A CTA polls its QPs, one thread per QP. It takes a doorbell, stages the WQEs in shared memory, and checks each in its own thread. Meanwhile
+the next ones are being fetched, because that takes a microsecond or more from the memory of another GPU or the host. Then it executes runs
+of WQEs of one class (batch.py, runs.py). All threads execute WRITEs and READs; each atomic is executed by its own thread, one after
+another; one thread executes everything else, like the cpu engine: errors, and WQEs with a fence or many segments.
 
-A poll reads past L1, but for QP_WORKER (find). A visit to a QP begins with an acquiring access to its register and a barrier, so later
-loads see no stale lines of L1. During a visit the CTA works on copies of the QP's row, its CQ's row and the control record in shared memory
-(tables: every field has one writer). It writes its counts back before each CQE, at the end, and before and after the work of a single
-thread.
+A poll bypasses L1, except for QP_WORKER (find). A visit to a QP begins with an acquiring access to its register and a barrier, so that
+later loads do not read stale lines of L1. During a visit, the CTA works on copies of the QP's row, its CQ's row, and the control record in
+shared memory (tables: every field has one writer). It writes its counts back before each CQE, at the end, and before and after the work of
+a single thread.
 """
 
 import inspect
@@ -37,14 +37,14 @@ from pgas.transports.softhca.engine.states import DELAYS_DATA, RECEIVES
 
 __all__ = ["COMPILED", "SIGNATURE", "THREADS", "loop"]
 
-#: Most batches of a QP in one visit.
+#: Maximum number of batches of a QP per visit.
 BATCHES_PER_VISIT = 16
 
-#: The copies: words of the control record, of a QP's row and of its CQ's.
+#: Numbers of words in the copies of the control record, of a QP's row, and of its CQ's.
 CONTROL_WORDS, QP_WORDS, CQ_WORDS = (len(record.names) for record in (t.CONTROL, t.QP, t.CQ))  # type: ignore[arg-type]
 COPY_WORDS = CONTROL_WORDS + QP_WORDS + CQ_WORDS
 
-#: One in so many passes without work begins with an acquire.
+#: Number of passes without work of which one begins with an acquire.
 REFRESH = 64
 
 #: Words of two batches of WQEs, of what each warp found of them, and of the QPs that one pass finds.
@@ -52,7 +52,7 @@ STAGE_WORDS, ENTRY_WORDS, FOUND_WORDS = 2 * THREADS * w.WQEBB // 8, 33 * WARPS, 
 
 SIGNATURE = (types.int64,)
 
-#: So that two CTAs of 256 threads fit on a multiprocessor.
+#: Number of registers per thread with which two CTAs of 256 threads fit on a multiprocessor.
 COMPILED = {} if SIMULATOR else {"max_registers": 128}
 
 
@@ -60,9 +60,9 @@ COMPILED = {} if SIMULATOR else {"max_registers": 128}
 def begin(cta: Any, hca: Any, sweep: Any, beat: Any, ordered: Any) -> Any:
     """Begin a pass; return the number of QP rows to visit, or STOPPED.
 
-    ordered: the sweep releases the stores of the pass before, and later loads find nothing old in L1.
+    ordered: the sweep releases the stores of the previous pass, and later loads do not find stale data in L1.
 
-    The sweep's update and the loads of the control record are under way together; the rows of QPs are read behind both (tables).
+    The sweep's update and the loads of the control record are in flight together; the rows of QPs are read after both (tables).
     """
     passed = i64(0)
     if cta.me == 0:
@@ -83,14 +83,14 @@ def begin(cta: Any, hca: Any, sweep: Any, beat: Any, ordered: Any) -> Any:
 
 @inlined
 def find(cta: Any, qps: Any, limit: Any, first: Any) -> Any:
-    """Look for QPs with work among ``limit`` rows, from row first on; return how many are in ``found``."""
+    """Find QPs with work among ``limit`` rows, starting at row first; return the number of those in ``found``."""
     worker = i64(-1) if load(cta.control + t.CTL_SERIAL) != 0 else i64(cuda.blockIdx.x)
     for k in range(cta.me, limit, THREADS):
         row = k + first
         if row >= limit:
             row -= limit
         qp = qps + row * t.QP_ROW
-        if worker >= 0 and load(qp + t.QP_WORKER) != worker:  # from L1, as all CTAs poll all rows; wants() reads it past L1
+        if worker >= 0 and load(qp + t.QP_WORKER) != worker:  # from L1, because all CTAs poll all rows; wants() bypasses L1
             continue
         state, cq = load_shared(qp + t.QP_STATE), load_shared(qp + t.QP_CQ)
         register, on_host = load_shared(qp + t.QP_REGISTER), load_shared(qp + t.QP_ON_HOST)
@@ -105,7 +105,7 @@ def find(cta: Any, qps: Any, limit: Any, first: Any) -> Any:
 
 @inlined
 def copy_rows(cta: Any, qp: Any, cq: Any) -> None:
-    """Copy the rows of a QP and its CQ; what is staged is forgotten. A barrier must follow."""
+    """Copy the rows of a QP and its CQ; staged WQEs are discarded. A barrier must follow."""
     for k in range(cta.me, QP_WORDS, THREADS):
         store(cta.pair + 8 * k, load_shared(qp + 8 * k))
     for k in range(cta.me, CQ_WORDS, THREADS):
@@ -116,7 +116,7 @@ def copy_rows(cta: Any, qp: Any, cq: Any) -> None:
 
 @inlined
 def bring(cta: Any, place: Any, first: Any, count: Any) -> None:
-    """Start copying WQEBBs of the visited QP, from index first on, to shared memory."""
+    """Start copying WQEBBs of the visited QP, starting at index first, to shared memory."""
     ring, mask = load(cta.pair + t.QP_SQ), load(cta.pair + t.QP_MASK)
     for k in range(cta.me, count * (w.WQEBB // 16), THREADS):
         batch.fetch(place + 16 * k, batch.octoword(ring, mask, first, k))
@@ -124,9 +124,9 @@ def bring(cta: Any, place: Any, first: Any, count: Any) -> None:
 
 @inlined
 def stage(cta: Any, word: Any) -> Any:
-    """Stage the pending WQEBBs up to the doorbell ``word``, a batch at most, and begin to fetch the next batch.
+    """Stage the pending WQEBBs up to the doorbell ``word``, at most a batch, and begin to fetch the next batch.
 
-    Meanwhile the doorbell record is read; then words[RUNG] tells how many are pending. Return the number of staged ones.
+    Meanwhile the doorbell record is read; then words[RUNG] has the number of pending ones. Return the number of staged ones.
     """
     half, first, most = THREADS * w.WQEBB // 8, load(cta.pair + t.QP_CONSUMER), batch.expected(cta.pair, word)
     n, base = min(most, THREADS), cta.words[runs.BASE]
@@ -203,8 +203,8 @@ def alone(cta: Any, hca: Any, qp: Any, work: Any, first: Any, at: Any, n: Any) -
 
 @inlined
 def visit(cta: Any, hca: Any, visited: Any, work: Any, entries: Any) -> None:
-    """Execute what is pending in a QP, in batches."""
-    stale = True  # the rows are to be copied
+    """Execute the pending WQEs of a QP, in batches."""
+    stale = True  # the rows must be copied
     runs.clear(cta)
     for _ in range(BATCHES_PER_VISIT):
         if cta.me == THREADS - 1:  # on a GPU it copies nothing
@@ -246,7 +246,7 @@ def visit(cta: Any, hca: Any, visited: Any, work: Any, entries: Any) -> None:
 
 @cuda.jit(**COMPILED)
 def loop(hca: Any) -> None:
-    """Execute WQEs until the card stops. hca: address of the control record."""
+    """Execute WQEs until the software NIC stops. hca: address of the control record."""
     hca = i64(hca)
     # The sizes of arrays are global names, because Numba takes no attribute of a module there.
     words = cuda.shared.array(WORDS, types.int64)
@@ -283,7 +283,7 @@ def loop(hca: Any) -> None:
 
 
 if SIMULATOR:
-    # Compile these now: the first WQE would otherwise wait for their compilation.
+    # Compile these now; otherwise the first WQE would wait for their compilation.
     for function in (
         batch.account, batch.add, batch.add_relaxed, batch.begin_pass, batch.classify, batch.expected, batch.fence, batch.octoword,
         batch.one, batch.pending, batch.waiting, batch.wants, admit, copy_few, credit, expire, idle, place_cqe, process, read_segments,

@@ -1,4 +1,4 @@
-"""Functions of a whole warp of the cuda engine: all 32 lanes call. Values are u64 unless stated otherwise."""
+"""Functions of a whole warp of the cuda engine: all 32 lanes must call them. Values are u64 unless stated otherwise."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ _copy_16 = ptx.copy_run_16
 
 @device
 def reached(lane: Any, blocks: Any) -> Any:
-    """Return the mask of lanes where WQEs begin if one begins in this lane, and the position of the first WQE behind the warp.
+    """Return the mask of lanes where WQEs begin if one begins in this lane, and the position of the first WQE after the warp.
 
     Positions count from lane 0. blocks: WQEBBs of the WQE that would begin here.
     """

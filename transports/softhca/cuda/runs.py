@@ -1,15 +1,15 @@
-"""Runs of the cuda engine: consecutive WQEs of one class, executed by a CTA, with one CQE, the last requested one.
+"""Runs of the cuda engine: consecutive WQEs of one class, which a CTA executes with only one CQE, the last requested one.
 
-So each QP keeps its order:
+Each QP keeps its order, because
 
 * a WQE of a run that writes the same bytes as an earlier one is executed after a barrier;
-* runs are separated by a barrier, so READs see earlier WRITEs;
+* runs are separated by a barrier, so that READs observe earlier WRITEs;
 * a CQE comes after a barrier and a fence.sys (completer.put_cqe), which is cumulative. So does an atomic, unless it is the first of its run
   and nothing was executed since the last CQE (DIRTY): then the fence of that CQE has ended before the barrier, which suffices on a GPU,
-  though PTX's memory model wants a fence of the atomic's own thread.
+  although PTX's memory model requires a fence of the atomic's own thread.
 
-Small WRITEs are copied by one thread each, larger ones by a group of lanes, a warp or the CTA. If a run has one WQE, all threads of the CTA
-copy it, from 9 bytes on, so that all loads are under way together.
+Each small WRITE is copied by one thread, larger ones by a group of lanes, a warp, or the CTA. If a run has one WQE, all threads of the CTA
+copy it, from 9 bytes on, so that all loads are in flight together.
 """
 
 from typing import Any, NamedTuple
@@ -31,28 +31,29 @@ __all__ = [
     "THREADS", "WARPS", "WORD", "WORDS", "Cta", "clear", "execute", "give_back",
 ]  # fmt: skip
 
-#: Threads of a CTA, a power of two. In the simulator two warps.
+#: Number of threads of a CTA, a power of two; two warps in the simulator.
 THREADS = 64 if SIMULATOR else 256
 WARPS = THREADS // 32
 
 #: Words of the lowest and the highest address of each warp's WQEs.
 EXTENT_WORDS = 2 * WARPS
 
-#: Most bytes that a thread, a group of lanes, and a warp copy alone. SINGLE_BYTES: most that a thread copies if the run has one WQE.
+#: Maximum number of bytes that a thread, a group of lanes, and a warp copy alone. SINGLE_BYTES: maximum for a thread if the run has one
+#: WQE.
 ALONE_BYTES, GROUP_BYTES, WARP_BYTES, SINGLE_BYTES = 64, 1024, 16384, 8
 LOG_GROUP = 3
 GROUP = 1 << LOG_GROUP
 
-#: Words from one thread to the CTA. LIMIT: QP rows to look at; PASSED: the sweep; WORD, RECORD: a doorbell, and its record; RUNG: pending
-#: WQEBBs, or ONE_BY_ONE; BASE: position of the batch in stage; AHEAD: index of the next batch, if it is in the other half or being fetched;
-#: SINGLE: whether a run has one WQE; DIRTY: whether WQEs were executed since the last CQE.
+#: Words from one thread to the CTA. LIMIT: number of QP rows to poll; PASSED: the sweep; WORD, RECORD: a doorbell, and its record; RUNG:
+#: pending WQEBBs, or ONE_BY_ONE; BASE: position of the batch in stage; AHEAD: index of the next batch, if it is in the other half or being
+#: fetched; SINGLE: whether a run has one WQE; DIRTY: whether WQEs were executed since the last CQE.
 LIMIT, WORD, RECORD, RUNG, BASE, AHEAD, PASSED, SINGLE, DIRTY, WORDS = range(10)
 
-#: Shared counts. READY: QPs with work; STOP_AT: end of the run, or of the part of it whose ranges are apart; LAST: its last WQE that asks
-#: for a CQE; LISTED: copies that several threads make; the others are of WQEs.
+#: Shared counts. READY: QPs with work; STOP_AT: end of the run, or of the part of it whose ranges are apart; LAST: its last WQE that
+#: requests a CQE; LISTED: copies that several threads make; the others are of WQEs.
 READY, STOP_AT, LAST, LISTED, SIGNALLED, WQES, WRITTEN, READ_, TALLIES = range(9)
 
-#: Words about a QP in Cta.found: addresses of its row, its CQ's row and its register, and whether a CPU rings it.
+#: Words about a QP in Cta.found: addresses of its row, its CQ's row, and its register, and whether a CPU rings it.
 QP_AT, CQ_AT, REGISTER_AT, ON_HOST, FOUND = range(5)
 
 #: Fields of a QP's row that only its worker writes.
@@ -61,7 +62,7 @@ OWN_WORDS = (t.QP_STALE_RECORDS - t.QP_CONSUMER) // 8 + 1
 
 
 class Cta(NamedTuple):
-    """A thread, and what its CTA shares: arrays in shared memory, and addresses."""
+    """A thread, and the data that its CTA shares: arrays in shared memory, and addresses."""
 
     me: Any  #: number of the thread
     lane: Any
@@ -88,7 +89,7 @@ def clear(cta: Any) -> None:
 
 @inlined
 def give_back(cta: Any, visited: Any) -> None:
-    """Write the CTA's counts from its copies to the rows of the QP and its CQ. visited: place of the QP in ``found``."""
+    """Write the CTA's counts from its copies to the rows of the QP and its CQ. visited: position of the QP in ``found``."""
     qp, cq = cta.found[visited + QP_AT], cta.found[visited + CQ_AT]
     for k in range(cta.me, OWN_WORDS, THREADS):
         store(qp + OWN + 8 * k, load(cta.pair + OWN + 8 * k))
@@ -99,13 +100,13 @@ def give_back(cta: Any, visited: Any) -> None:
 
 @inlined
 def limited(cta: Any) -> Any:
-    """Whether the card has rate limits."""
+    """Whether the software NIC has rate limits."""
     return load(cta.control + t.CTL_WQE_COST) | load(cta.control + t.CTL_BYTE_COST) != 0
 
 
 @inlined
 def in_turn(cta: Any, done: Any, at: Any, stop: Any) -> None:
-    """Execute atomics, each by its thread, one after another: they are seen in their order."""
+    """Execute atomics, each by its thread, one after another, so that they are observed in order."""
     for w in range(at >> 5, (stop + 31) >> 5):
         if cta.warp == w:
             for k in range(max(at - 32 * w, 0), min(stop - 32 * w, 32)):
@@ -210,7 +211,7 @@ def start(cta: Any, nbytes: Any, alone: Any, listed: Any) -> None:
 
 @inlined
 def move(cta: Any, moves: Any, nbytes: Any, movers: Any, place: Any, behind: Any, fine: Any, listed: Any) -> None:
-    """Move the bytes of all WQEs of the run. Of two that write the same bytes, the later one waits until the earlier one is done."""
+    """Move the bytes of all WQEs of the run. Of two that write the same bytes, the later one waits until the earlier one is complete."""
     begun = i64(0)
     while begun < movers:
         end = movers
@@ -243,7 +244,7 @@ def several(cta: Any, hca: Any, together: Any, at: Any, stop: Any, done: Any, lo
         if cta.me == 0:
             admit(hca, i64(cta.tally[WQES]), total)
         cuda.syncthreads()
-    if cta.me == THREADS - 1:  # which seldom has a WQE of its own
+    if cta.me == THREADS - 1:  # because this thread seldom has a WQE of its own
         tally = cta.tally
         atomics = i64(tally[WQES]) if together == ATOMICS else i64(0)
         account(cta.pair, i64(tally[WQES]), i64(tally[WRITTEN]), i64(tally[READ_]), atomics, total, i64(tally[SIGNALLED]), stop - at)
@@ -255,7 +256,7 @@ def several(cta: Any, hca: Any, together: Any, at: Any, stop: Any, done: Any, lo
 
 @inlined
 def single(cta: Any, hca: Any, together: Any, at: Any, stop: Any, moves: Any, listed: Any) -> None:
-    """Execute a run of one WQE: it needs no plan."""
+    """Execute a run of one WQE, which needs no plan."""
     if cta.me == at:
         nbytes, opcode = load(cta.mine + t.WORK_NBYTES), load(cta.mine + t.WORK_OPCODE)
         asks, write, read = load(cta.mine + t.WORK_CE) >= Ce.ALWAYS, opcode == Opcode.RDMA_WRITE, opcode == Opcode.RDMA_READ
@@ -279,7 +280,8 @@ def single(cta: Any, hca: Any, together: Any, at: Any, stop: Any, moves: Any, li
 def execute(cta: Any, hca: Any, visited: Any, first: Any, at: Any, n: Any, kind: Any, blocks: Any) -> Any:
     """Execute the WQEs of the batch from number ``at`` on, as far as they are of one class; return the number of the next WQE.
 
-    visited: place of the QP in ``found``; first: index of the batch; n: its WQEBBs; kind, blocks: class and WQEBBs of the thread's own WQE.
+    visited: position of the QP in ``found``; first: index of the batch; n: its WQEBBs; kind, blocks: class and WQEBBs of the thread's own
+    WQE.
     """
     listed = cuda.shared.array(THREADS, types.int32)
     together = i64(cta.kinds[at])

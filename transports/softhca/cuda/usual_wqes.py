@@ -1,4 +1,4 @@
-"""Fast checks of common WQEs: all fields are loaded together. The states (pipeline.check) load them one after another.
+"""Fast checks of common WQEs, which load all fields together. The states (pipeline.check) load them one after another.
 
 The latency of each load delays the cuda engine. A WQE that passes these checks also passes the states. Any other WQE goes through the
 states, which find its error. tests/softhca/test_softhca_usual_wqes.py compares the two.
@@ -20,7 +20,7 @@ from pgas.transports.softhca.engine.responder import REMOTE_ATOMIC, REMOTE_READ,
 
 __all__ = ["UNUSUAL", "check_usual"]
 
-#: No state: the WQE has another form, or does not pass.
+#: Result that is not a state: the WQE has another form, or does not pass.
 UNUSUAL = -1
 
 

@@ -1,8 +1,8 @@
-"""The data path of the software card: doorbells, WQEs, packets, CQEs."""
+"""The data path of the software NIC: doorbells, WQEs, packets, CQEs."""
 
 from pathlib import Path
 
 __all__ = ["SOURCES"]
 
-#: Folders that the engine is compiled from.
+#: Directories from which the engine is compiled.
 SOURCES = (str(Path(__file__).parent), str(Path(__file__).parent.parent))

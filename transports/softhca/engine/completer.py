@@ -1,4 +1,4 @@
-"""The completer: ends a WQE with or without a CQE, moves a QP to the error state, and flushes its remaining WQEs."""
+"""The completer, which ends a WQE with or without a CQE, moves a QP to the error state, and flushes its remaining WQEs."""
 
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.mlx5 import cqe
@@ -22,7 +22,7 @@ VENDOR_SHIFT, SYNDROME_SHIFT = 8 * (cqe.CQE_VENDOR_ERR_SYND & 7), 8 * (cqe.CQE_S
 
 @device
 def complete(hca: int, qp: int, work: int) -> int:
-    """Count an executed WQE and write its CQE if it is signalled (ce 2 or 3); a fault may delay the CQE."""
+    """Count an executed WQE and write its CQE if it is signaled (ce 2 or 3); a fault may delay the CQE."""
     index, opcode, nbytes = load(work + t.WORK_INDEX), load(work + t.WORK_OPCODE), load(work + t.WORK_NBYTES)
     count(qp + t.QP_WQES, 1)
     count(qp + t.QP_NBYTES, nbytes)
@@ -58,14 +58,14 @@ def release_held(hca: int, qp: int) -> int:
 
 @device
 def stall(hca: int, qp: int) -> int:
-    """Skip a QP for some passes: its own WQEs keep their order, other QPs overtake."""
+    """Skip a QP for some passes, so that its own WQEs keep their order while other QPs overtake."""
     store(qp + t.QP_STALLED_UNTIL, load(load(hca + t.CTL_SWEEPS)) + 1 + (random(hca) * load(hca + t.CTL_HOLD) >> 16))
     return 0
 
 
 @device
 def responder_error(hca: int, qp: int, work: int) -> int:
-    """Move the responder's QP to the error state (class C), whether it may send or not, and then the requester's."""
+    """Move the responder's QP to the error state (class C), whether or not it may send, and then the requester's."""
     peer = load(work + t.WORK_RESPONDER)
     if peer != qp:
         store_release(peer + t.QP_BROKEN, 1)
@@ -75,9 +75,9 @@ def responder_error(hca: int, qp: int, work: int) -> int:
 
 @device
 def error(hca: int, qp: int, work: int) -> int:
-    """Move the QP to ERR, keep its first error, and write an error CQE whatever ce says.
+    """Move the QP to ERR, keep its first error, and write an error CQE regardless of ce.
 
-    If a command has moved the QP to RST meanwhile, do nothing: the WQE is dropped.
+    If a command has moved the QP to RST meanwhile, do nothing, so that the WQE is dropped.
     """
     before = state_of(qp)
     if before != t.RTS and before != t.ERR:
@@ -107,7 +107,7 @@ def note_error(qp: int, index: int, syndrome: int, vendor: int, wqe: int, nbytes
 
 @device
 def flush(hca: int, qp: int, work: int) -> int:
-    """End a WQE of a QP in ERR without executing it. Each gets a CQE, signalled or not (IBTA: Work Request Flushed)."""
+    """End a WQE of a QP in ERR without executing it. Each gets a CQE, signaled or not (IBTA: Work Request Flushed)."""
     index = load(qp + t.QP_CONSUMER)
     slot = load(qp + t.QP_SQ) + ((index & load(qp + t.QP_MASK)) << w.WQEBB_SHIFT)
     wqebbs = ((load_be32(slot + w.CTRL_QPN_DS) & w.DS_MASK) + w.DS_PER_WQEBB - 1) // w.DS_PER_WQEBB
@@ -126,7 +126,7 @@ def write_cqe(hca: int, qp: int, index: int, opcode: int, nbytes: int, cqe_opcod
 
 @device
 def deliver(hca: int, qp: int, cq: int, index: int, opcode: int, nbytes: int, imm: int, cqe_opcode: int, syndrome: int, vendor: int) -> int:
-    """Count a CQE, and write it into its CQ if that has room.
+    """Count a CQE, and write it into its CQ if the CQ has room.
 
     A full CQ is in error from then on, and so is every QP that needs to write there (IBTA, CQ overrun).
     """
@@ -163,7 +163,7 @@ def place_cqe(hca: int, qp: int, index: int, opcode: int, nbytes: int, cqe_opcod
 
 @device
 def put_cqe(hca: int, qp: int, cq: int, index: int, opcode: int, nbytes: int, imm: int, cqe_opcode: int, syndrome: int, vendor: int) -> int:
-    """Write a CQE: bytes 0..55, a fence that also covers the data of all WQEs before it, then the tail as one store.
+    """Write a CQE: bytes 0..55, then a fence that also covers the data of all earlier WQEs, then the tail by one store.
 
     wqe_counter is the index of the WQE's first WQEBB, or of the receive WQE. In a collapsed CQ it is always entry 0, and the owner bit is
     0.

@@ -1,13 +1,15 @@
-"""Late data: the data of a WQE becomes visible after its CQE, as to a GPU that does not see a NIC's writes in their order.
+"""Late data: a WQE's data becomes visible after its CQE, as it may on a GPU that observes NIC writes out of order.
 
-The last bytes of a segment wait in a row of a table; everything else, also CQEs and atomics, is visible at once. Late bytes are written
+The last bytes of a segment wait in a row of a table; everything else, including CQEs and atomics, is visible immediately. Late bytes are
+written
 
-* before the card executes a DUMP of that PE or a READ of that PE's memory, as a read pushes earlier writes ahead of it (PCI Express);
-* before the card reads or writes these bytes;
+* before the software NIC executes a DUMP of that PE or a READ of that PE's memory, because a read pushes earlier writes ahead of it (PCI
+  Express);
+* before the software NIC reads or writes these bytes;
 * some passes later (hold=0: never), and within a grace period (tables).
 
 A DUMP without a fence does not wait for the READs and atomics of its own QP. While data may be late, one thread executes all WQEs
-(CTL_SERIAL). The engine's kernel on a GPU does not delay data (states.DELAYS_DATA).
+(CTL_SERIAL). The engine's GPU kernel does not delay data (states.DELAYS_DATA).
 """
 
 from pgas.kernels import window
@@ -25,7 +27,7 @@ QUEUE_OFFSET, OFFSET_MASK = window.QUEUE_OFFSET, (1 << window.SMALL_STRIDE_SHIFT
 
 @device
 def place(hca: int, row: int) -> int:
-    """Write the bytes of a row to their place."""
+    """Write the bytes of a row to their address."""
     copy(load(row + t.LATE_AT), row + t.LATE_DATA, load(row + t.LATE_NBYTES))
     store(row + t.LATE_NBYTES, 0)
     return store(hca + t.CTL_LATE_ROWS, load(hca + t.CTL_LATE_ROWS) - 1)
@@ -56,7 +58,7 @@ def place_all_of(hca: int, pe: int, but: int) -> int:
 
 @device
 def expire(hca: int) -> int:
-    """Write the bytes whose time has come, or all bytes if a grace period has begun. Called once a pass; returns 1."""
+    """Write the bytes whose time has come, or all bytes if a grace period has begun. Called once per pass; returns 1."""
     asked, sweep = load_acquire(hca + t.CTL_SETTLE), load(load(hca + t.CTL_SWEEPS))
     for i in range(t.LATE_ROWS):
         row = load(hca + t.CTL_LATE_DATA) + i * t.LATE_ROW
@@ -100,7 +102,7 @@ def deliver_late(hca: int, pe: int, qpn: int, dest: int, source: int, nbytes: in
 
 @device
 def fetch_late(hca: int, qp: int, dest: int, source: int, nbytes: int) -> int:
-    """Write the result of a READ or an atomic. If a CPU polls, landing cells are in host memory, where nothing is late."""
+    """Write the result of a READ or an atomic. If a CPU polls, landing cells are in host memory, where data is never late."""
     if load(qp + t.QP_ON_HOST) != 0 and dest & OFFSET_MASK >= QUEUE_OFFSET:
         copy(dest, source, nbytes)
     else:

@@ -1,8 +1,8 @@
-"""Rate limits, with which the card stands in for a slower one: WQEs and bytes per second, of all QPs together.
+"""Rate limits that let the software NIC stand in for a slower device: WQEs and bytes per second, over all QPs together.
 
-Two token buckets. Each is one word, the time at which all admitted work will be done at the limit (the virtual scheduling algorithm of
-ITU-T I.371). The engine's workers update it by compare-and-swap. Times are in ticks of 2^-LOG_TICK ns, modulo 2^62 ticks (3 days), so the
-cost of a byte at 200 Gb/s is a whole number of ticks to within a thousandth.
+The limits are two token buckets. Each is one word, the time at which all admitted work will be done at the limit (the virtual scheduling
+algorithm of ITU-T I.371). The engine's workers update it by compare-and-swap. Times are in ticks of 2^-LOG_TICK ns, modulo 2^62 ticks (3
+days), so that the cost of a byte at 200 Gb/s is a whole number of ticks to within a thousandth.
 """
 
 from pgas.transports.hostloop.compiled import device
@@ -14,10 +14,10 @@ __all__ = ["BURST_NS", "admit", "costs"]
 LOG_TICK = 14
 _CLOCK_MASK = (1 << 48) - 1
 
-#: A time further ahead than this, 5 hours, is from before the clock wrapped.
+#: Maximum distance of a time ahead, 5 hours; a time further ahead is from before the clock wrapped.
 _AHEAD_MAX = 1 << 58
 
-#: The largest burst after a pause, as the nanoseconds that it takes at the limit.
+#: Maximum burst after a pause, in nanoseconds that it takes at the limit.
 BURST_NS = 8000
 
 
@@ -39,7 +39,7 @@ def now() -> int:
 
 @device
 def ahead(until: int, time: int) -> int:
-    """Return how far ``until`` is ahead of ``time``; 0 if it has passed."""
+    """Return the distance of ``until`` ahead of ``time``; 0 if it has passed."""
     distance = until - time
     return distance if 0 < distance < _AHEAD_MAX else 0
 

@@ -1,4 +1,4 @@
-"""The engine: one loop over the QPs that takes doorbells, executes WQEs and writes CQEs; compiled, in a thread without the GIL."""
+"""The engine: one loop over the QPs that takes doorbells, executes WQEs, and writes CQEs; compiled, in a thread without the GIL."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,13 +16,13 @@ from pgas.transports.softhca.engine.states import RECEIVES, random, state_of
 
 __all__ = ["run"]
 
-#: Most WQEs of a QP in one visit.
+#: Maximum number of WQEs of a QP per visit.
 WQES_PER_VISIT = 64
 
 
 @device
 def count_down(hca: int) -> int:
-    """Pause the card after the WQE that a fault names, until it is resumed."""
+    """Pause the software NIC after the WQE that a fault names, until it is resumed."""
     left = load(hca + t.CTL_HALT_COUNT)
     if left != 0:
         store(hca + t.CTL_HALT_COUNT, left - 1)
@@ -84,5 +84,5 @@ def _make(stamp: int) -> Callable[[int], int]:
     return loop
 
 
-#: run(address of the control record) returns when CTL_STOP is set. The cuda engine is a kernel instead (block.py).
+#: Function run(address of the control record), which returns when CTL_STOP is set. The cuda engine is a kernel instead (block.py).
 run: Any = kernel(_make, *SOURCES) if RECEIVES else None

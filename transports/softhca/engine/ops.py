@@ -1,7 +1,7 @@
 """The primitives of the engine: memory accesses of its states, on the CPU (hostloop/memory_ops.py) or in a kernel (ops_cuda.py).
 
-Addresses and values are int64 throughout (Numba makes uint64 + int64 a float64); values narrower than 8 bytes are non-negative, 8-byte ones
-are the bits. Everything that another process reads or has written is accessed at system scope.
+Addresses and values are int64 throughout (Numba makes uint64 + int64 a float64); values narrower than 8 bytes are non-negative; 8-byte
+values are the bits. Everything that another process reads or has written is accessed at system scope.
 
 | name | what |
 |---|---|
@@ -103,7 +103,7 @@ __all__ = [
 
 
 def for_kernel(primitive: Any) -> Any:
-    """Return a primitive in a form that kernels can call: in the simulator, where kernels are Python, a compiled function."""
+    """Return a primitive in a form that kernels can call, which is a compiled function in the simulator, where kernels are Python."""
     if not SIMULATOR:
         return primitive
     if primitive in (store, store_data, add):
@@ -113,12 +113,12 @@ def for_kernel(primitive: Any) -> Any:
 
 @device
 def copy(dest: int, source: int, nbytes: int) -> int:
-    """Copy. Up to 512 bytes, every aligned word of 8, 4 or 2 bytes of dest is stored whole, as waits on such elements require."""
+    """Copy. Up to 512 bytes, every aligned word of 8, 4, or 2 bytes of dest is stored whole, because waits on such elements require it."""
     if nbytes > 512 or source < dest < source + nbytes:
         move(dest, source, nbytes)
         return 0
     done = 0
-    if (dest | source) & 7 == 0:  # four loads are under way together, as one from another GPU takes a microsecond
+    if (dest | source) & 7 == 0:  # four loads are in flight together, because one from another GPU takes a microsecond
         while nbytes - done >= 32:
             first, second = load_shared(source + done), load_shared(source + done + 8)
             third, fourth = load_shared(source + done + 16), load_shared(source + done + 24)
@@ -133,7 +133,7 @@ def copy(dest: int, source: int, nbytes: int) -> int:
 
 @device
 def copy_few(dest: int, source: int, nbytes: int) -> int:
-    """Copy, one word after another; dest must not begin in the source. Every aligned word of 8, 4 or 2 bytes of dest is stored whole."""
+    """Copy, one word after another; dest must not begin in the source. Every aligned word of 8, 4, or 2 bytes of dest is stored whole."""
     done = 0
     while done < nbytes:
         at, start, left = dest + done, source + done, nbytes - done

@@ -1,11 +1,11 @@
-"""The engine's primitives on a GPU: PTX with generic addresses, for tables, heaps, WQEs in shared memory and records in local memory."""
+"""The engine's primitives on a GPU: PTX with generic addresses, for tables, heaps, WQEs in shared memory, and records in local memory."""
 
 from typing import Any
 
 from pgas.kernels.compiler import primitive
 from pgas.transports.hostloop.compiled import device
 
-#: Calls of idle() that do not wait.
+#: Number of calls of idle() that do not wait.
 YIELDS = 1000
 
 _SWAP32 = "{ .reg .u32 t; cvt.u32.u64 t, $1; prmt.b32 t, t, 0, 0x0123; cvt.u64.u32 $0, t; }"

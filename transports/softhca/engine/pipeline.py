@@ -1,7 +1,7 @@
 """The pipeline of a WQE: the table of its states, each with the clause that it implements, and their dispatch.
 
 The order of checks and the classes of errors are those of Linux's software HCA (drivers/infiniband/sw/rxe: rxe_req.c, rxe_resp.c,
-rxe_comp.c). The receiver's states are there if the engine serves receive queues (states.RECEIVES).
+rxe_comp.c). The receiver's states exist only if the engine serves receive queues (states.RECEIVES).
 
 IBTA: InfiniBand Architecture Specification, volume 1. PRM: Mellanox Adapters Programmer's Reference Manual.
 """
@@ -53,7 +53,7 @@ class State(NamedTuple):
     clause: str
 
 
-#: The states in their order. None leads back.
+#: States in order. None leads back.
 STATES = (
     State(FETCH, requester.fetch, {CHECK_CONTROL, ERROR}, "PRM, Send Queue: ds octowords in WQEBBs, around the end of the ring"),
     State(CHECK_CONTROL, requester.check_control, {CHECK_FAULT, CHECK_SEGMENTS, ERROR}, "PRM, Control Segment: wqe_index, qpn, fm"),
@@ -104,7 +104,7 @@ _OWN = [state for state in STATES if RECEIVES or state.number not in (CHECK_RECE
 
 @device
 def pace(hca: int, qp: int, work: int, state: int) -> int:
-    """Delay a WQE that has passed its checks, if the card has rate limits."""
+    """Delay a WQE that has passed its checks, if the software NIC has rate limits."""
     if EXECUTE_WRITE <= state <= COMPLETE and load(hca + t.CTL_WQE_COST) | load(hca + t.CTL_BYTE_COST) != 0:
         admit(hca, 1, load(work + t.WORK_NBYTES))
     return state
@@ -113,7 +113,7 @@ def pace(hca: int, qp: int, work: int, state: int) -> int:
 def _way(name: str, *steps: Any) -> Any:
     """Return a function (hca, qp, work, state), which takes a WQE through these steps and returns its state after the last one.
 
-    As no state leads back, it has no loop. Its source is generated, because Numba compiles no table of functions.
+    Because no state leads back, it has no loop. Its source is generated, because Numba cannot compile a table of functions.
 
     Args:
         name: name of the function.
@@ -134,8 +134,8 @@ def _way(name: str, *steps: Any) -> Any:
 _FETCH, *_CHECKS = (state for state in _OWN if state.number <= CHECK_RECEIVE)
 _ACTS = [state for state in _OWN if state.number > CHECK_RECEIVE]
 
-#: Take a WQE through the checks; return the state that executes or ends it.
+#: Function that takes a WQE through the checks and returns the state that executes or ends it.
 check = _way("check", *_CHECKS)
 
-#: Take a WQE from a state to its end; return DONE or WAITING.
+#: Function that takes a WQE from a state to its end and returns DONE or WAITING.
 process = _way("process", _FETCH, *_CHECKS, pace, *_ACTS)

@@ -1,7 +1,7 @@
-"""The receiving side: SEND and WRITE with immediate data use the peer's receive queue and complete in its CQ.
+"""The receiving side, in which SEND and WRITE with immediate data use the peer's receive queue and complete in its CQ.
 
-A receive WQE is consumed only if the message goes into it, or fails because of it. If there is none, the requester gets "receiver not
-ready" (RNR NAK), waits and tries again, up to qpc.rnr_retry times. It tries as soon as there is a receive WQE, which the card knows,
+A receive WQE is consumed only if the message goes into it or fails because of it. If there is none, the requester gets "receiver not ready"
+(RNR NAK), waits, and retries, up to qpc.rnr_retry times. It retries as soon as there is a receive WQE, which the software NIC can check,
 instead of waiting for the timer.
 """
 
@@ -20,10 +20,10 @@ from pgas.transports.softhca.engine.responder import execute_write
 from pgas.transports.softhca.engine.states import count, fail, refuse, state_of
 from pgas.transports.softhca.syndromes import Vendor
 
-#: QP_STALLED_UNTIL of a QP that waits for a receive WQE of its peer: a sweep number that is never reached.
+#: Value of QP_STALLED_UNTIL for a QP that waits for a receive WQE of its peer: a sweep number that is never reached.
 NAKED = 1 << 62
 
-#: Most receive WQEs flushed in one visit.
+#: Maximum number of receive WQEs flushed per visit.
 FLUSHED_PER_VISIT = 64
 
 
@@ -72,7 +72,7 @@ def not_ready(hca: int, qp: int, work: int) -> int:
 
 @device
 def waits(hca: int, qp: int, state: int) -> int:
-    """Whether to skip a QP because its peer has no receive WQE yet, and the time of the next try has not come."""
+    """Whether to skip a QP because its peer has no receive WQE yet, and it is not yet time for the next attempt."""
     if load(qp + t.QP_STALLED_UNTIL) != NAKED:
         return 0
     number = load(qp + t.QP_REMOTE_QPN)
@@ -115,8 +115,8 @@ def execute_receive(hca: int, qp: int, work: int) -> int:
 def find_room(hca: int, peer: int, work: int, wqe: int, end: int) -> int:
     """Find the addresses of those segments of a receive WQE that the message needs; return 0 or a vendor syndrome.
 
-    Each lkey exists, is of the receiver's PD, contains the range and allows writing (rxe_resp.c send_data_in; rxe_mr.c copy_data). All are
-    checked before any byte is written.
+    Each lkey must exist, belong to the receiver's PD, contain the range, and allow writing (rxe_resp.c send_data_in; rxe_mr.c copy_data).
+    All are checked before any byte is written.
     """
     left, pair = load(work + t.WORK_NBYTES), work + t.WORK_SCATTER
     while left > 0:

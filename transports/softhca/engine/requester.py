@@ -1,4 +1,4 @@
-"""The requester: takes doorbells and WQEs of a QP, and performs all checks that do not need the peer."""
+"""The requester, which takes doorbells and WQEs of a QP and performs all checks that do not need the peer."""
 
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.mlx5 import wqe as w
@@ -53,7 +53,7 @@ def recorded(qp: int) -> int:
 def take_doorbell(qp: int) -> int:
     """Take a doorbell and move the producer index; return whether there was one.
 
-    The doorbell record alone does nothing: it is read when there is a doorbell, and the further index of the two counts.
+    The doorbell record alone has no effect: it is read when there is a doorbell, and the further index of the two is used.
     """
     register = rung(qp)
     if register == 0:
@@ -163,7 +163,7 @@ def begin(work: int, index: int) -> int:
 
 @device
 def check_control(hca: int, qp: int, work: int) -> int:
-    """Check that the control segment has this QP and this index: cheap, and catches most mistakes of a driver."""
+    """Check that the control segment has this QP and this index, which is cheap and detects most mistakes of a driver."""
     wqe = load(work + t.WORK_WQE)
     idx_word = load_be32(wqe + w.CTRL_OPMOD_IDX_OPCODE)
     if (idx_word >> w.WQE_IDX_SHIFT) & w.WQE_IDX_MASK != load(work + t.WORK_INDEX) & w.WQE_IDX_MASK:
@@ -192,7 +192,7 @@ def check_fault(hca: int, qp: int, work: int) -> int:
 
 @device
 def check_segments(hca: int, qp: int, work: int) -> int:
-    """Find the segments of the opcode. opmod is the width of a masked atomic, else 0."""
+    """Find the segments of the opcode. opmod is the width of a masked atomic, otherwise 0."""
     opcode, opmod = load(work + t.WORK_OPCODE), load(work + t.WORK_OPMOD)
     if RECEIVES and opcode == Opcode.WAIT and load(hca + t.CTL_CQS) != 0:
         if load(work + t.WORK_DS) != w.DS_WAIT:
@@ -256,7 +256,7 @@ def blocked(hca: int, qp: int) -> int:
 
 @device
 def check_lkey(hca: int, qp: int, work: int) -> int:
-    """Resolve the data segments to addresses: each lkey exists, is of the QP's PD, contains the range, and allows writing if data returns.
+    """Resolve the data segments: each lkey must exist, belong to the QP's PD, contain the range, and allow writing if data returns.
 
     Local Protection Error; rxe_mr.c lookup_mr and mr_check_range. All segments are checked before any byte is copied.
     """
@@ -279,7 +279,7 @@ def check_lkey(hca: int, qp: int, work: int) -> int:
             store(pair, wqe + at + w.INLINE_HEADER)
             at += (w.INLINE_HEADER + nbytes + w.OCTOWORD - 1) // w.OCTOWORD * w.OCTOWORD
         else:
-            nbytes = byte_count if byte_count else 1 << 31  # 0 is 2 GiB; rdma-core leaves empty segments out (providers/mlx5/qp.c)
+            nbytes = byte_count if byte_count else 1 << 31  # 0 is 2 GiB; rdma-core omits empty segments (providers/mlx5/qp.c)
             row = find_key(hca, load_be32(wqe + at + 4))
             offset = load_be64(wqe + at + 8) - load(row + t.MKEY_START)
             if load(row + t.MKEY_KEY) == 0:
@@ -315,7 +315,7 @@ def check_length(hca: int, qp: int, work: int) -> int:
 
 @device
 def row_of_key(hca: int, key: int) -> int:
-    """Return the address of the record in which a key is, if it exists."""
+    """Return the address of the record that has a key, if it exists."""
     return load(hca + t.CTL_MKEYS) + ((key >> 8) & t.MKEY_ROWS_MASK) * t.MKEY_ROW
 
 

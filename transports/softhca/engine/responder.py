@@ -1,7 +1,7 @@
-"""The responder: the peer QP's checks, in the order of rxe_resp.c (CHK_PSN, CHK_OP_VALID, CHK_RKEY, EXECUTE), and the access to its memory.
+"""The responder: the peer QP's checks, in the order of rxe_resp.c (CHK_PSN, CHK_OP_VALID, CHK_RKEY, EXECUTE), and access to its memory.
 
 A request that the peer drops without an answer (no such QP, not connected to the requester, wrong state, wrong PSN) ends at the requester
-as "transport retry counter exceeded", at once: no packets are lost, so retries would have the same result.
+as "transport retry counter exceeded" immediately, because no packets are lost, so that retries would have the same result.
 """
 
 from pgas.base.backend import SIMULATOR
@@ -19,7 +19,7 @@ from pgas.transports.softhca.syndromes import Vendor
 
 REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC = int(Access.REMOTE_WRITE), int(Access.REMOTE_READ), int(Access.REMOTE_ATOMIC)
 
-#: Bytes of the pieces in which a fault delivers a long WRITE, the last one first.
+#: Number of bytes of the pieces in which a fault delivers a long WRITE, the last one first.
 PIECE = 4096
 
 
@@ -43,7 +43,7 @@ def check_connection(hca: int, qp: int, work: int) -> int:
 
 @device
 def check_op_valid(hca: int, qp: int, work: int) -> int:
-    """Check that the QP allows the operation: qpc.rwe, rre, rae (rxe_resp.c check_op_valid: NAK invalid request). SEND always may."""
+    """Check that the QP allows the operation: qpc.rwe, rre, rae (rxe_resp.c check_op_valid: NAK invalid request). SEND always is."""
     opcode = load(work + t.WORK_OPCODE)
     needs = t.OP_WRITE if opcode == Opcode.RDMA_WRITE else t.OP_READ if opcode == Opcode.RDMA_READ else t.OP_ATOMIC
     if RECEIVES and Opcode.RDMA_WRITE < opcode < Opcode.RDMA_READ:
@@ -57,7 +57,7 @@ def check_op_valid(hca: int, qp: int, work: int) -> int:
 
 @device
 def check_rkey(hca: int, qp: int, work: int) -> int:
-    """Check that the rkey exists, is of the *responder's* PD, contains the range and allows the operation.
+    """Check that the rkey exists, belongs to the *responder's* PD, contains the range, and allows the operation.
 
     rxe_resp.c check_rkey: NAK remote access. Zero bytes need neither key nor address.
     """
@@ -123,7 +123,7 @@ def write_segments(hca: int, qp: int, work: int) -> int:
 
 @device
 def copy_backwards(dest: int, source: int, nbytes: int) -> int:
-    """Copy in pieces, the last one first: RC orders messages, not the bytes of one (put_signal)."""
+    """Copy in pieces, the last one first, because RC orders messages, not the bytes of one (put_signal)."""
     end = nbytes
     while end > 0:
         start = max(0, end - PIECE)
@@ -169,7 +169,7 @@ def execute_atomic(hca: int, qp: int, work: int) -> int:
 
 @device
 def update(hca: int, qp: int, work: int) -> int:
-    """Update the operand and write the old value: 4 bytes big-endian, 8 bytes in the order that the capabilities tell."""
+    """Update the operand and write the old value: 4 bytes big-endian, 8 bytes in the order that the capabilities report."""
     remote, width = load(work + t.WORK_REMOTE), load(work + t.WORK_WIDTH)
     opcode, operands = load(work + t.WORK_OPCODE), load(work + t.WORK_WQE) + load(work + t.WORK_OPERANDS)
     place_touched(hca, remote, width)
@@ -187,7 +187,7 @@ def update(hca: int, qp: int, work: int) -> int:
             break
         if ops.compare_swap_atomic(remote, old, new, width) == old:
             break
-    # The WQE's copy has no further use: the result goes through it, so that any alignment of the local address will do.
+    # Pass the result through the WQE's copy, which has no further use, so that the local address may have any alignment.
     result = load(work + t.WORK_WQE)
     if width == 4:
         store_u32(result, swap32(old))
@@ -226,5 +226,5 @@ def updated(opcode: int, width: int, operands: int, old: int) -> int:
 
 @device
 def add_in_fields(old: int, value: int, boundary: int) -> int:
-    """Add without carry out of bits that are set in boundary. All bits set: exclusive or."""
+    """Add without carry out of bits that are set in boundary. If all bits are set, this is an exclusive or."""
     return ((old & ~boundary) + (value & ~boundary)) ^ ((old ^ value) & boundary)

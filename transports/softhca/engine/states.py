@@ -1,7 +1,7 @@
-"""The states of a WQE as numbers, and functions that all states use.
+"""The states of a WQE as numbers, and functions shared by all states.
 
-A state is a function in requester.py, responder.py, completer.py, receiver.py or late.py. Its arguments are the addresses of the control
-record, the QP's row and the work record (tables.WORK_*); it returns the next state. pipeline.py has the table of states.
+A state is a function in requester.py, responder.py, completer.py, receiver.py, or late.py. Its arguments are the addresses of the control
+record, the QP's row, and the work record (tables.WORK_*); it returns the next state. pipeline.py has the table of states.
 """
 
 from pgas.base import config
@@ -36,17 +36,17 @@ from pgas.transports.softhca.engine.ops import load, load_published, store
     RESPONDER_ERROR,
     ERROR,
     FLUSH,
-    # ends
+    # final states
     DONE,
     WAITING,  # for a receive WQE of the peer; the WQE is retried
-    ALONE,  # the WQE has more data segments than fit into this work record (cuda engine); the worker's own record has room
+    ALONE,  # the WQE has more data segments than fit into this work record (cuda engine), but not more than the worker's own
 ) = range(24)
 
-#: Whether this is the cpu engine, which alone serves receive queues and checks CQs for overrun: the cuda engine's workers would race
-#: (tables). client.start() names the engine.
+#: Whether this is the cpu engine. Only that engine serves receive queues and checks CQs for overrun, because the cuda engine's workers
+#: would race (tables). client.start() selects the engine.
 RECEIVES = SIMULATOR and config.read("PGAS_ENGINE") != "cuda"
 
-#: Whether data can be late (late.py): only in the simulator, as it would double the kernel's code.
+#: Whether data can be late (late.py): only in the simulator, because it would double the kernel's code.
 DELAYS_DATA = SIMULATOR
 
 
@@ -60,7 +60,7 @@ def fail(work: int, syndrome: int, vendor: int) -> int:
 
 @device
 def refuse(work: int, syndrome: int, vendor: int) -> int:
-    """Fail a WQE with an error of class C: the responder's QP enters the error state, too (rxe_resp.c, do_class_ac_error)."""
+    """Fail a WQE with an error of class C: the responder's QP also enters the error state (rxe_resp.c, do_class_ac_error)."""
     store(work + t.WORK_SYNDROME, syndrome)
     store(work + t.WORK_VENDOR, vendor)
     return RESPONDER_ERROR

@@ -1,4 +1,4 @@
-"""The trace: WQEs and CQEs that the engine hands to the server, which prints them."""
+"""The trace: WQEs and CQEs that the engine passes to the server, which prints them."""
 
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.softhca import tables as t

@@ -1,1 +1,1 @@
-"""The control path of the software card: commands, and the objects that they create."""
+"""The control path of the software NIC: commands, and the objects that they create."""

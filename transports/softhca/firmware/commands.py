@@ -1,7 +1,7 @@
-"""The firmware: executes commands, bytes in and bytes out; failures have a status and a syndrome, as on a card.
+"""The firmware, which executes commands, bytes in and bytes out; failures have a status and a syndrome, as on a ConnectX.
 
-Order of the checks: known command, both lengths, op_mod, then those of the command's handler: values, objects (they exist and belong to the
-calling PE), states. A refused command changes nothing.
+Checks are made in this order: known command, both lengths, op_mod, then those of the command's handler: values, objects (which must exist
+and belong to the calling PE), and states. A refused command does not change anything.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ from pgas.transports.softhca.tables import LOCAL_READ, Tables
 
 __all__ = ["Firmware"]
 
-#: What QUERY_HCA_CAP reports, current and maximal alike. Capabilities that are not named are 0; a kind whose bit of
-#: the general ones is 0 (hca_cap_2, pg, roce) is not there.
+#: Capabilities that QUERY_HCA_CAP reports, both current and maximum. Capabilities that are not named are 0; a kind whose bit in the general
+#: ones is 0 (hca_cap_2, pg, roce) is not available.
 CAPABILITIES: dict[int, dict[str, int]] = {
     CapType.GENERAL: {
         "log_max_qp_sz": layout.LOG_MAX_QP_SZ,
@@ -56,10 +56,10 @@ CAPABILITIES: dict[int, dict[str, int]] = {
     },
 }
 
-#: What the fault atomics=big_endian changes.
+#: Capabilities that the fault atomics=big_endian changes.
 _BIG_ENDIAN = {"atomic_req_8B_endianness_mode": 0, "supported_atomic_req_8B_endianness_mode_1": 0}
 
-#: The output of QUERY_QP with qpc_ext, as in Linux's mlx5_ifc.h: behind the context, the syndromes of the CQE that took the QP to ERR.
+#: Output of QUERY_QP with qpc_ext, as in Linux's mlx5_ifc.h: after the context, the syndromes of the CQE that moved the QP to ERR.
 QUERY_QP_EXT_OUT = Table(
     "query_qp_ext_out",
     0x1D0,
@@ -72,13 +72,13 @@ QUERY_QP_EXT_OUT = Table(
 
 
 class Firmware:
-    """The command interface of one card."""
+    """The command interface of one software NIC."""
 
     def __init__(self, tables: Tables, objects: Objects) -> None:
         self.tables, self.objects = tables, objects
         self.queues = QueuePairs(tables, objects)
-        self.big_endian = False  #: the byte order in which atomics return 8 bytes: that of a card without mode 1; a fault sets it
-        #: Called with (pe, opcode, inbox, outbox, input table, output table) after every command.
+        self.big_endian = False  #: the byte order in which atomics return 8 bytes: that of a NIC without mode 1; a fault sets it
+        #: Function called with (pe, opcode, inbox, outbox, input table, output table) after every command.
         self.observe: Callable[[int, int, bytes, bytes, Table | None, Table | None], None] | None = None
         self._handlers: dict[int, Callable[[int, dict[str, Any]], dict[str, Any] | None]] = {
             Command.QUERY_HCA_CAP: self._query_hca_cap,
@@ -111,7 +111,7 @@ class Firmware:
             elif opcode == Command.QUERY_QP and values["qpc_ext"]:
                 target = QUERY_QP_EXT_OUT
             require(opcode == Command.QUERY_HCA_CAP or values["op_mod"] == 0, Status.BAD_PARAM, Why.OP_MOD)
-            # A card cuts capabilities to the output's length: rdma-core's tests read the first 2 KiB.
+            # Truncate capabilities to the output's length, like a ConnectX, because rdma-core's tests read only the first 2 KiB.
             needed = OUTPUT.size if opcode == Command.QUERY_HCA_CAP else target.size
             require(outlen >= needed, Status.BAD_OUTP_LEN, Why.OUTPUT_LENGTH)
             outbox = fields.fill(target, self._handlers[opcode](pe, values) or {})
@@ -133,7 +133,7 @@ class Firmware:
 
     @staticmethod
     def _cap_output(op_mod: int) -> Table:
-        kind = op_mod >> 1  # the lowest bit: current or maximal
+        kind = op_mod >> 1  # the lowest bit selects current or maximum
         require(kind in CAPABILITIES, Status.BAD_PARAM, Why.OP_MOD)
         return commands.output_table(Command.QUERY_HCA_CAP, cap_op_mod(kind))
 
@@ -172,9 +172,9 @@ class Firmware:
         return {"mkey_index": key >> 8}
 
     def _create_indirect_mkey(self, pe: int, mkc: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-        """Over pieces of other keys: addresses start_addr .. start_addr + len are the pieces' bytes, one piece after the other.
+        """CREATE_MKEY over pieces of other keys: addresses start_addr .. start_addr + len are the pieces' bytes, one piece after the other.
 
-        The engine translates an address by one row of the table, so this card wants the pieces side by side in memory.
+        The engine translates an address by one row of the table, so the software NIC requires the pieces to be adjacent in memory.
         """
         klms, pd = values["klms"], self.queues.pd(pe, mkc["pd"])
         require(mkc["len"] and mkc["start_addr"] + mkc["len"] <= 1 << 64, Status.BAD_PARAM, Why.MKEY_LENGTH)

@@ -1,4 +1,4 @@
-"""The objects of PEs on the card, and the calls that are not commands: protection domains, UMEMs, memory regions, UARs.
+"""The objects of PEs on the software NIC, and the calls that are not commands: protection domains, UMEMs, memory regions, and UARs.
 
 Every object belongs to one PE and does not exist for the others. An object that is in use by another one cannot be destroyed.
 """
@@ -15,12 +15,12 @@ from pgas.transports.softhca.tables import LOCAL_READ, SHARED, Tables
 
 __all__ = ["Objects", "Refusal"]
 
-#: The predefined event queue, as that of the kernel driver (mlx5dv_devx_query_eqn).
+#: Number of the predefined event queue, like that of the kernel driver (mlx5dv_devx_query_eqn).
 EQN = 7
 
 
 class Refusal(Exception):
-    """The card refuses a PE's request; the text is for the PE."""
+    """The software NIC refuses a PE's request; the text is for the PE."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Borrowed(Umem):
     mapped: int = 0  #: the engine's address of the byte at address
 
 
-#: A BlueFlame register has two buffers, which its QP rings alternately.
+#: Number of buffers in a page of BlueFlame registers, of which each has two that its QP rings alternately.
 _BF_BUFFERS = 2 * UAR_BF_REGISTERS
 
 
@@ -77,12 +77,12 @@ class Key(Owned):
     row: int = 0
     pd: Owned | None = None
     umem: Owned | None = None  #: or its lent memory
-    parts: list["Key"] = field(default_factory=list)  #: of an indirect key
+    parts: list["Key"] = field(default_factory=list)  #: those of an indirect key
 
 
 @dataclass
 class Numbers:
-    """The rows of a table, and how often each was used. The lowest free one is taken first."""
+    """The rows of a table, and the number of uses of each. The lowest free row is taken first."""
 
     count: int
     used: dict[int, int] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Numbers:
     high: int = 0
 
     def take(self, reserved: int = 0) -> int | None:
-        """Return a free row, None if there is none. Rows below reserved are never given."""
+        """Return a free row, None if there is none. Rows below reserved are never returned."""
         if self.free:
             row = min(self.free)
             self.free.remove(row)
@@ -108,10 +108,10 @@ class Numbers:
 
 
 class Objects:
-    """The objects of all PEs of one card."""
+    """The objects of all PEs of one software NIC."""
 
     def __init__(self, tables: Tables, registers: Memory, *, on_host: bool = False) -> None:
-        self.tables, self._registers, self.on_host = tables, registers, on_host  # on_host: CPUs ring the registers
+        self.tables, self._registers, self.on_host = tables, registers, on_host  # on_host: whether CPUs ring the registers
         self.segments: dict[int, list[tuple[int, int]]] = {}
         self.pds: dict[int, Owned] = {}
         self.umems: dict[int, Umem] = {}
@@ -155,12 +155,12 @@ class Objects:
         self._forget(self.borrowed, pe, number, "lent memory")
 
     def _lender(self, pe: int, address: int, nbytes: int) -> Borrowed | None:
-        """Return the newest lent memory of a PE that contains a range; None if PE and card have it at the same address."""
+        """Return the newest lent memory of a PE that contains a range; None if PE and software NIC have it at the same address."""
         found = [b for b in self.borrowed.values() if b.pe == pe and b.address <= address and address + nbytes <= b.address + b.nbytes]
         return found[-1] if found else None
 
     def check_memory(self, pe: int, address: int, nbytes: int, what: str) -> None:
-        """Refuse memory that the PE has not shared; adjacent shared pieces count as one range."""
+        """Reject memory that the PE has not shared; adjacent shared pieces count as one range."""
         reached = address
         for start, size in sorted(self.segments.get(pe, ())):
             if start <= reached:
@@ -169,7 +169,7 @@ class Objects:
             raise Refusal(f"{what}: {nbytes} bytes at {address:#x} are not memory of PE {pe} that the card can reach")
 
     def register_umem(self, pe: int, address: int, nbytes: int, page_size: int = layout.UMEM_PAGE_SIZE) -> int:
-        """Return the id of a new UMEM, as CREATE_UMEM with an mtt of pages of this size."""
+        """Return the id of a new UMEM, like CREATE_UMEM with an mtt of pages of this size."""
         self.check_memory(pe, address, nbytes, "register_umem")
         if page_size < layout.UMEM_PAGE_SIZE or page_size & page_size - 1:
             raise Refusal(f"register_umem: pages of {page_size} bytes, a power of two from {layout.UMEM_PAGE_SIZE} is allowed")
@@ -194,7 +194,7 @@ class Objects:
     def alloc_uar(self, pe: int, kind: UarType = UarType.NC) -> int:
         """Return the number of a new UAR page with a clear register.
 
-        kind: BF has registers for two QPs. They are not assigned: the doorbell has the QPN.
+        kind: BF has registers for two QPs. They are not assigned, because the doorbell has the QPN.
         """
         page = self._uar_pages.take(reserved=1)
         if page is None:
@@ -214,7 +214,7 @@ class Objects:
         return layout.page_address(page) + UAR_BF_OFFSET
 
     def clear_register(self, page: int, qpn: int | None = None) -> None:
-        """Drop the pending doorbell of a QP, or of any QP."""
+        """Discard the pending doorbell of a QP, or of any QP."""
         for buffer in range(_BF_BUFFERS if self.uars[page].kind == UarType.BF else 1):
             address = self.register(page) + buffer * UAR_BF_BUFFER_SIZE
             if (
@@ -235,7 +235,7 @@ class Objects:
     # ------------------------------------------------------------------------------------------------------------------- keys
 
     def register_mr(self, pe: int, address: int, nbytes: int, pdn: int, access: int) -> int:
-        """Return the key of a new memory region, as ibv_reg_mr."""
+        """Return the key of a new memory region, like ibv_reg_mr."""
         lender = self._lender(pe, address, nbytes)
         if lender is None:
             self.check_memory(pe, address, nbytes, "register_mr")
@@ -269,10 +269,10 @@ class Objects:
     ) -> int | None:
         """Publish a key to the engine; return None if none is free.
 
-        variant: mkey_7_0; None: chosen as by the kernel. parts: keys that it refers to.
+        variant: mkey_7_0; if None, chosen like in the kernel driver. parts: keys to which it refers.
 
-        As on a card, the index of a destroyed key is reused: an old key with the same mkey_7_0 reaches the new memory. So the kernel
-        increments mkey_7_0, which repeats after 255 uses of the index.
+        As on a ConnectX, the index of a destroyed key is reused, and an old key with the same mkey_7_0 would access the new memory. The
+        kernel therefore increments mkey_7_0, which repeats after 255 uses of the index.
         """
         row = self._key_rows.take(reserved=1)  # find_key's answer for "no such key" is row 0
         if row is None:
@@ -322,5 +322,5 @@ class Objects:
 
 
 def _signed(value: int) -> int:
-    """Return 64 bits as an int64, as in the tables."""
+    """Return 64 bits as an int64, like in the tables."""
     return value - (1 << 64) if value >> 63 else value

@@ -1,4 +1,4 @@
-"""Commands on CQs and QPs: creation, the state machine, destruction."""
+"""Commands on CQs and QPs: creation, the state machine, and destruction."""
 
 import itertools
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ from pgas.transports.softhca.tables import FREE, OP_ATOMIC, OP_READ, OP_WRITE, R
 
 __all__ = ["TRANSITIONS", "QueuePairs", "Refused"]
 
-#: The commands that change a QP's state.
+#: Commands that change a QP's state.
 TRANSITIONS = tuple(command for command in Command if command_name(command) in contexts.LEGAL.values())
 
 #: Valid values of ts_format if the capability sq_ts_format is FREE_RUNNING.
 _TS_FORMATS = (TsFormat.FREE_RUNNING, TsFormat.DEFAULT)
 
-#: The fields that a transition always sets, and those of an optional parameter; path: of primary_address_path.
+#: Fields that a transition always sets, and those of an optional parameter; path: fields of primary_address_path.
 _SET: dict[int, tuple[str, ...]] = {
     Command.RST2INIT_QP: ("rre", "rwe", "rae", "atomic_mode", "pm_state", "primary_address_path"),
     Command.INIT2RTR_QP: ("mtu", "log_msg_max", "log_rra_max", "remote_qpn", "next_rcv_psn", "min_rnr_nak", "primary_address_path"),
@@ -33,13 +33,13 @@ _SET: dict[int, tuple[str, ...]] = {
 _SET_OPTIONAL = {OptPar.RRE: ("rre",), OptPar.RWE: ("rwe",), OptPar.RAE: ("rae", "atomic_mode"), OptPar.RNR_TIMEOUT: ("min_rnr_nak",)}
 _SET_OF_PATH = {OptPar.PRI_PORT: "vhca_port_num", OptPar.PKEY_INDEX: "pkey_index"}
 
-#: Optional parameters without a capability on this card: alternate path, LAG.
+#: Optional parameters without a capability on the software NIC: alternate path and LAG.
 _LACKING = OptPar.ALT_ADDR_PATH | OptPar.LAG_TX_AFF
 
 _QP_GENERATION_BITS = 24 - layout.LOG_MAX_QP
 _CQ_GENERATION_BITS = 24 - layout.LOG_MAX_CQ
 
-#: Fields that 2RST_QP clears: indices, delays by faults, counters and the first error.
+#: Fields that 2RST_QP clears: indices, delays by faults, counters, and the first error.
 _ERROR = ("error_syndrome", "error_vendor", "error_index", "error_nbytes")
 _VOLATILE_RQ = ("consumer", "naks", "naked_until", "receives", "flushed")
 _VOLATILE = ("broken", "consumer", "producer", "rung", "stalled_until", "held", *tables.COUNTERS, *_ERROR)
@@ -59,7 +59,7 @@ class CompletionQueue(Owned):
 
     row: int = 0
     uses: tuple[Owned, ...] = ()
-    worker: int | None = None  #: of the engine: serves the QPs that use it
+    worker: int | None = None  #: worker of the engine that serves the QPs that use this CQ
 
 
 @dataclass
@@ -75,13 +75,13 @@ class QueuePair(Owned):
 
 
 def require(condition: object, status: Status, why: Why) -> None:
-    """Refuse a command unless a condition holds."""
+    """Raise unless a condition holds; the command is refused."""
     if not condition:
         raise Refused(status, why)
 
 
 class QueuePairs:
-    """The CQs and QPs of one card."""
+    """The CQs and QPs of one software NIC."""
 
     def __init__(self, card: Tables, objects: Objects) -> None:
         self.tables, self.objects = card, objects
@@ -89,7 +89,7 @@ class QueuePairs:
         self.qps: dict[int, QueuePair] = {}
         self._cq_rows, self._qp_rows = Numbers(1 << layout.LOG_MAX_CQ), Numbers(1 << layout.LOG_MAX_QP)
         self._turns: dict[tuple[int, int], Iterator[int]] = {}
-        self.least_cq = 0  #: the smallest log_cq_size; a fault raises it
+        self.least_cq = 0  #: the minimum log_cq_size; a fault raises it
         #: Counters of QPs that were destroyed or reset.
         self.retired = dict.fromkeys(tables.COUNTERS, 0)
 
@@ -175,7 +175,7 @@ class QueuePairs:
         return {"cqn": cqn}
 
     def destroy_cq(self, pe: int, cqn: int) -> None:
-        """DESTROY_CQ. No QP uses it, and the engine stopped using it when the last QP was destroyed."""
+        """DESTROY_CQ. No QP uses the CQ, and the engine stopped using it when the last QP was destroyed."""
         cq = self.cq(pe, cqn)
         require(not cq.users, Status.RES_BUSY, Why.CQ_BUSY)
         self._drop_cq(cqn)
@@ -263,7 +263,7 @@ class QueuePairs:
             self._reset(qp)
 
     def _set(self, qp: QueuePair, opcode: int, qpc: dict[str, Any], mask: int) -> None:
-        """Check and set the fields of a transition. Of these the engine reads only access before the new state."""
+        """Check and set the fields of a transition. Of these, the engine reads only access before the new state."""
         record, receive = self.tables.qps[qp.row], self.tables.rqs[qp.row]
         after = _with_optional(command_name(opcode), qp.qpc | {name: qpc[name] for name in _SET.get(opcode, ())}, qpc, mask)
         path = after["primary_address_path"]
@@ -311,7 +311,7 @@ class QueuePairs:
             self.retired[name] += int(self.tables.qps[qp.row][name])
 
     def query_qp(self, pe: int, qpn: int) -> dict[str, Any]:
-        """QUERY_QP: the set fields, the state, and the card's indices."""
+        """QUERY_QP: the set fields, the state, and the software NIC's indices."""
         qp = self.qp(pe, qpn)
         state = int(self.state(qp))
         record = self.tables.qps[qp.row]
@@ -319,7 +319,7 @@ class QueuePairs:
         return {"qpc": {**qp.qpc, "state": state, **counters}}
 
     def set_index(self, pe: int, qpn: int, index: int, receive_idx: int = 0) -> None:
-        """Set the first indices of a QP that does not send yet, for tests of wrap-around; not a command of the PRM."""
+        """Set the first indices of a QP that does not send yet, for tests of wrap-around; this is not a PRM command."""
         qp = self.qp(pe, qpn)
         require(self.state(qp) in (QpState.RST, QpState.INIT, QpState.RTR), Status.BAD_QP_STATE, Why.TRANSITION)
         self.tables.qps[qp.row]["consumer"] = self.tables.qps[qp.row]["producer"] = index

@@ -1,1 +1,1 @@
-"""The process of the software card, and its clients."""
+"""The process of the software NIC, and its clients."""

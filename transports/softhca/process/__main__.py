@@ -1,4 +1,4 @@
-"""The process of the software card (see server)."""
+"""The process of the software NIC (see server)."""
 
 from pgas.transports.softhca.process.server import main
 

@@ -1,4 +1,4 @@
-"""Mapping a UAR page: one page of the server's memfd, at the address that the page has in every process."""
+"""Mapping a UAR page, which is one page of the server's memfd, at the same address in every process."""
 
 import ctypes
 import os
@@ -20,7 +20,7 @@ def map_page(fd: int, page_id: int) -> int:
     """Map a page and return its address.
 
     Raises:
-        TransportError: the address is taken, or the kernel's pages are larger than a UAR.
+        TransportError: the address is taken, or the kernel's page size is larger than a UAR.
     """
     address = layout.page_address(page_id)
     if os.sysconf("SC_PAGE_SIZE") > layout.UAR_PAGE_SIZE:

@@ -1,4 +1,4 @@
-"""The card as a whole: tables, firmware, engine, registers; and what a real card does not have: counters, trace, faults, pause."""
+"""The whole software NIC: tables, firmware, engine, and registers; and what a physical NIC lacks: counters, trace, faults, and pause."""
 
 from typing import Any
 
@@ -25,8 +25,8 @@ class Card:
     """One software ConnectX, with its engine running.
 
     Args:
-        faults, trace: initial ones.
-        engine: executes WQEs; None: a thread.
+        faults, trace: initial faults and traced kinds.
+        engine: engine that executes WQEs. Default: a thread.
         on_host: whether a CPU rings the registers, which are then in host memory.
     """
 
@@ -36,12 +36,12 @@ class Card:
         self.engine = engine or engines.make("cpu", 0, 0)
         self.tables = self.engine.tables
         self._memory = self.engine.memory()
-        #: Descriptor of the UAR pages.
+        #: File descriptor of the UAR pages.
         self.bar = self._memory.create(layout.BAR, Segment(0, layout.BAR_SIZE, on_host))
         self.objects = Objects(self.tables, self._memory, on_host=on_host)
         self.firmware = Firmware(self.tables, self.objects)
         self._lines: list[str] = []
-        self._lost = 0  # lost entries that have been reported
+        self._lost = 0  # number of lost entries that have been reported
         self._kinds: frozenset[str] = frozenset()
         self._faulty = False
         self.tables.alive = self.engine.check
@@ -56,7 +56,7 @@ class Card:
         self._memory.close()
 
     def _order(self) -> None:
-        """Set whether WQEs are executed one at a time, as counting faults and traces need. The engine is paused meanwhile."""
+        """Set whether WQEs are executed one at a time, as counting faults and traces require. The engine is paused meanwhile."""
         self.tables.set(tables.CTL_SERIAL, int(self._faulty or bool(self._kinds - {"cmd"})))
 
     # ------------------------------------------------------------------------------------------------------------------ faults
@@ -98,7 +98,7 @@ class Card:
     def _go_on(self, paused: bool) -> None:
         """Resume the engine after a change, unless it was paused before.
 
-        A pass of the kernel copies the control record word by word, so no pass that began before the change may see the engine running.
+        A pass of the kernel copies the control record word by word, so no pass that began before the change may observe the engine running.
         """
         self.tables.wait_for_engine()
         self.tables.set(tables.CTL_PAUSED, int(paused))
@@ -116,7 +116,7 @@ class Card:
     # ------------------------------------------------------------------------------------------------------------------- trace
 
     def set_trace(self, kinds: frozenset[str]) -> None:
-        """Set what is traced: "wqe", "cqe", "cmd"."""
+        """Set the kinds that are traced: "wqe", "cqe", "cmd"."""
         if unknown := kinds - set(TRACE_KINDS):
             raise ValueError(f"{', '.join(sorted(unknown))}: not among {', '.join(TRACE_KINDS)}")
         self._kinds, paused = kinds, self.paused

@@ -1,4 +1,4 @@
-"""A PE's side of the software card: start it, connect to it, use it as an Adapter."""
+"""A PE's side of the software NIC: starting it, connecting to it, and using it as an Adapter."""
 
 import contextlib
 import inspect
@@ -30,16 +30,16 @@ from pgas.transports.softhca.syndromes import command_text
 
 __all__ = ["Observer", "Process", "SoftHCA", "find", "start"]
 
-#: Time limit in seconds for the start of a card; the first start after an installation compiles the engine.
+#: Time limit in seconds for the start of a software NIC; the first start after an installation compiles the engine.
 _START_TIMEOUT_S = 300.0
 
 
 class Process:
-    """The process of a card, started by this process; it ends when this one does."""
+    """The process of a software NIC, started by this process; it ends when this one does."""
 
     def __init__(self, process: subprocess.Popen, control: socket.socket, name: str) -> None:
         self._process, self._control = process, control
-        #: What PEs connect to: any string, to be passed on to them.
+        #: Name to which PEs connect: any string, to be passed on to them.
         self.name = name
 
     @property
@@ -48,7 +48,7 @@ class Process:
         return self._process.pid
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Wait until the card ends after its PEs have left; end it after the timeout. Further calls do nothing."""
+        """Wait until the software NIC ends after its PEs have left; after the timeout, end it. Further calls do nothing."""
         try:
             self._process.wait(timeout_s if self._control.fileno() >= 0 else None)
         except subprocess.TimeoutExpired:
@@ -57,7 +57,7 @@ class Process:
         self._control.close()
 
     def end(self) -> None:
-        """End the card now, even if it is in use."""
+        """End the software NIC now, even if it is in use."""
         _hang_up(self._control)
         self.close()
 
@@ -75,24 +75,24 @@ def start(
     mops: float = 0,
     gbps: float = 0,
 ) -> Process:
-    """Start the card of a node and return when it is ready. One PE of the node calls this.
+    """Start the software NIC of a node and return when it is ready. One PE of the node calls this.
 
     Args:
-        n_pes: number of PEs of this node; the card ends when all have connected and left.
+        n_pes: number of PEs of this node; the software NIC ends when all have connected and left.
         trace: kinds of entries printed to stderr, separated by commas: wqe, cqe, cmd.
         faults: injected faults (config.Faults).
-        engine: cpu, or cuda: a kernel, on a GPU if there is one, else in the simulator.
+        engine: cpu, or cuda for a kernel, on a GPU if there is one, otherwise in the simulator.
         device: ordinal of the GPU of the cuda engine.
-        sms: number of its multiprocessors that the engine uses; 0: all that it gets.
-        percent: percentage of its multiprocessors under MPS; 0: no limit.
+        sms: number of its multiprocessors that the engine uses; 0 for all that it gets.
+        percent: percentage of its multiprocessors under MPS; 0 for no limit.
         on_host: whether a CPU rings the registers, which are then in host memory.
-        mops, gbps: limits in million WQEs and 10^9 bits per second; 0: no limit.
+        mops, gbps: limits in million WQEs and 10^9 bits per second; 0 for no limit.
 
     Raises:
-        TransportError: it did not start; the text has the reason.
+        TransportError: the software NIC did not start; the text has the reason.
     """
     ours, theirs = socket.socketpair()
-    root = str(Path(inspect.getfile(TransportError)).parent.parent)  # the folder of pgas
+    root = str(Path(inspect.getfile(TransportError)).parent.parent)  # directory of pgas
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": str(int(SIMULATOR)), "PGAS_ENGINE": engine, "PYTHONPATH": path}
     if percent:
@@ -122,7 +122,7 @@ def start(
 
 @contextlib.contextmanager
 def _deaf() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C and SIGUSR1 from their first instruction on: these are for PEs, but mpirun sends them to all."""
+    """Start processes that ignore Ctrl-C and SIGUSR1 from their first instruction on: they are for PEs, but mpirun sends them to all."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGUSR1))
     try:
         yield
@@ -131,10 +131,10 @@ def _deaf() -> Iterator[None]:
 
 
 def find() -> list[str]:
-    """Return the names of the cards on this machine (in this network namespace)."""
+    """Return the names of the software NICs on this machine (in this network namespace)."""
     from pgas.transports.softhca.process.server import SOCKET_PREFIX
 
-    pattern = rb" @(%s\d+-[0-9a-f]{16})$" % SOCKET_PREFIX.encode()  # other sockets' names may have any bytes, also newlines
+    pattern = rb" @(%s\d+-[0-9a-f]{16})$" % SOCKET_PREFIX.encode()  # other sockets' names may have any bytes, including newlines
     return sorted({name.decode() for name in re.findall(pattern, Path("/proc/net/unix").read_bytes(), re.MULTILINE)})
 
 
@@ -171,7 +171,7 @@ class _Connection:
                 raise TransportError(f"no answer within {self._socket.gettimeout():g} s") from None
             except OSError as error:
                 raise AdapterGone(f"the software card is gone: {error}") from error
-            except BaseException:  # Ctrl-C: the next request must not get this one's answer
+            except BaseException:  # such as Ctrl-C: the next request must not get this one's answer
                 _hang_up(self._socket)
                 raise
         if answer is None:
@@ -181,7 +181,7 @@ class _Connection:
         return answer[1], answer[2]
 
     def card(self) -> int:
-        """Return the process of the card."""
+        """Return the process of the software NIC."""
         return credentials.of(self._socket).pid
 
     def ask(self, kind: Kind, body: Any = None, fds: tuple[int, ...] = ()) -> Any:
@@ -212,16 +212,16 @@ def _decoded(answer: bytes) -> Any:
 
 
 class Observer:
-    """Reads a card's counters and trace, and injects faults; for any process of the same user.
+    """Reads a software NIC's counters and trace, and injects faults; for any process of the same user.
 
-    timeout_s: limit for an answer; None: none.
+    timeout_s: maximum time for an answer. Default: no limit.
     """
 
     def __init__(self, name: str, timeout_s: float | None = None) -> None:
         self._connection = _Connection(name, None, timeout_s)
 
     def counters(self) -> dict[str, Any]:
-        """Return the card's objects and counters: "hca" (totals), "qps", "cqs", "keys", "uars"; "name" and "pid"."""
+        """Return the software NIC's objects and counters: "hca" (totals), "qps", "cqs", "keys", "uars"; "name" and "pid"."""
         return self._connection.ask(Kind.COUNTERS)
 
     def trace(self, kinds: Iterable[str] | None = None) -> list[str]:
@@ -246,17 +246,18 @@ class Observer:
 
 
 class SoftHCA(Observer):
-    """Implements Adapter on a software card.
+    """Implements Adapter on a software NIC.
 
     Args:
-        name: the card's name, from Process.name.
+        name: the software NIC's name, from Process.name.
         pe: this PE's number.
-        memory: (address, nbytes, descriptor) of this PE's segments, which the card maps at the same addresses.
-        map_registers: maps all UAR pages of a descriptor if single pages cannot be mapped (GPU memory); None: pages are mapped one by one.
+        memory: (address, nbytes, descriptor) of this PE's segments, which the software NIC maps at the same addresses.
+        map_registers: function that maps all UAR pages of a descriptor if single pages cannot be mapped (GPU memory). Default: pages are
+            mapped one by one.
         rung_by_cpu: whether a CPU stores to its registers for kernels.
 
     Raises:
-        TransportError: there is no such card, or it refuses this PE or its memory.
+        TransportError: there is no such software NIC, or it refuses this PE or its memory.
     """
 
     name = "softhca"
@@ -290,7 +291,7 @@ class SoftHCA(Observer):
             raise
 
     def share(self, address: int, nbytes: int, fd: int) -> None:
-        """Share more memory of this PE with the card, so that it can be registered."""
+        """Share more memory of this PE with the software NIC, so that it can be registered."""
         self._connection.ask(Kind.SHARE, [address, nbytes], (fd,))
 
     def unshare(self, address: int, nbytes: int) -> None:
@@ -298,7 +299,7 @@ class SoftHCA(Observer):
         self._connection.ask(Kind.UNSHARE, [address, nbytes])
 
     def lend(self, address: int, nbytes: int, memory: Memory) -> None:
-        """Lend memory outside the window to the card, so that it can be registered as a local operand."""
+        """Lend memory outside the window to the software NIC, so that it can be registered as a local operand."""
         loan = memory.lend(address, nbytes)
         try:
             number = self._connection.ask(Kind.LEND, [loan.start, loan.nbytes, loan.pieces, loan.handle.hex()], loan.fds)
@@ -367,7 +368,7 @@ class SoftHCA(Observer):
         return known and FirstError(**{**known, "wqe": bytes.fromhex(known["wqe"])})
 
     def counts(self) -> dict[str, int]:
-        """Return the counters, summed over this PE's QPs. The card may see two doorbells as one."""
+        """Return the counters, summed over this PE's QPs. The software NIC may observe two doorbells as one."""
         own = [qp for qp in self.counters()["qps"] if qp["pe"] == self._pe]
         return {name: sum(qp[name] for qp in own) for name in ("wqes", "nbytes", "doorbells", "cqes", "errors")}
 
@@ -387,7 +388,7 @@ class SoftHCA(Observer):
         self._connection.ask(Kind.SET_INDEX, [qpn, index, receive_idx])
 
     def close(self) -> None:
-        """Leave the card."""
+        """Leave the software NIC."""
         if self._closed:
             return
         self._closed = True

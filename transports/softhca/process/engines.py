@@ -1,4 +1,4 @@
-"""The engines of a card: a thread of its process (cpu), or a persistent kernel (cuda), on a GPU or in the simulator."""
+"""The engines of a software NIC: a thread of its process (cpu), or a persistent kernel (cuda), on a GPU or in the simulator."""
 
 import contextlib
 import hashlib
@@ -21,11 +21,11 @@ _BEAT_S = 1.0
 
 
 class Engine(Protocol):
-    """Executes WQEs of a card's tables."""
+    """Executes the WQEs of a software NIC's tables."""
 
     tables: Tables
 
-    #: Its description: cpu, or cuda and the beginning of the SHA-256 of the kernel's machine code.
+    #: Description of the engine: cpu, or cuda and the beginning of the SHA-256 of the kernel's machine code.
     words: str
 
     def memory(self) -> Memory:
@@ -75,10 +75,10 @@ class _SimulatedKernel(_Thread):
     """The kernel of the cuda engine in the simulator, for tests."""
 
     words = "cuda"
-    CTAS = 1  # in the simulator, a CTA that only waits does not yield to others
+    CTAS = 1  # because in the simulator a CTA that only waits does not yield to others
 
     def __init__(self) -> None:
-        from pgas.transports.softhca.cuda import block  # which compiles its functions, before a PE waits for it
+        from pgas.transports.softhca.cuda import block  # compiles its functions before a PE waits for it
 
         super().__init__(Tables(workers=self.CTAS))
         self._kernel = block.loop[self.CTAS, block.THREADS]
@@ -97,7 +97,7 @@ class _SimulatedKernel(_Thread):
 
 
 class _Beat(threading.Thread):
-    """Shows the kernel that its process lives; without the beat the kernel ends."""
+    """Signals to the kernel that its process is alive; without the beat, the kernel ends."""
 
     def __init__(self, tables_: Tables, prepare: Any = None) -> None:
         super().__init__(name="softhca-beat", daemon=True)
@@ -107,7 +107,7 @@ class _Beat(threading.Thread):
         if self._prepare is not None:
             self._prepare()
         beats = 0
-        with contextlib.suppress(PgasError):  # an error of the GPU, which the server also gets
+        with contextlib.suppress(PgasError):  # a GPU error, which the server also gets
             while not self._ended.wait(_BEAT_S):
                 beats += 1
                 self._tables.set(tables.CTL_BEAT, beats)
@@ -120,15 +120,15 @@ class _Beat(threading.Thread):
 
 
 def make(kind: str, device: int, sms: int) -> Engine:
-    """Return an engine that is not started.
+    """Return an engine that has not been started.
 
     Args:
         kind: cpu or cuda.
         device: ordinal of the GPU of the cuda engine (not in the simulator).
-        sms: number of its multiprocessors that the engine uses; 0: all that this process gets.
+        sms: number of its multiprocessors that the engine uses; 0 for all that this process gets.
 
     Raises:
-        TransportError: it cannot run here.
+        TransportError: the engine cannot run here.
     """
     if kind == "cpu":
         if not SIMULATOR:
@@ -175,7 +175,7 @@ def _kernel(device: int, sms: int) -> Engine:
                 check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
 
     class Kernel:
-        """The kernel, on its own stream. This process never synchronises the whole device."""
+        """The kernel, on its own stream. This process never synchronizes the whole device."""
 
         PER_SM = 2
 

@@ -1,7 +1,7 @@
-"""The messages between PEs and the server, over a Unix socket: a header, a body, and sometimes file descriptors.
+"""The messages between PEs and the server over a Unix socket: a header, a body, and in some cases file descriptors.
 
-A request is answered by one message: OK or REFUSED (the body is the reason). The body of COMMAND is outlen (4 bytes, little-endian) and the
-PRM's bytes, that of its answer the PRM's bytes; all other bodies are JSON. Requests of one connection are answered in order.
+Each request is answered by one message: OK or REFUSED (the body is the reason). The body of COMMAND is outlen (4 bytes, little-endian) and
+the PRM's bytes; that of its answer is the PRM's bytes; all other bodies are JSON. Requests of one connection are answered in order.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ class Kind(IntEnum):
 
 _HEADER = struct.Struct("<IHH")  # nbytes of the body, kind, number of descriptors
 
-#: Most bytes of a message: PRM commands have a few KiB, counters of all QPs some 100 KiB.
+#: Maximum number of bytes of a message. PRM commands have a few KiB, counters of all QPs some 100 KiB.
 BODY_MAX = 4 << 20
 
 

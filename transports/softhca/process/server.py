@@ -1,8 +1,8 @@
-"""The process of the software card: accepts the PEs of one node, maps their memory, executes their requests, and ends with the job.
+"""The process of the software NIC, which accepts the PEs of one node, maps their memory, executes their requests, and ends with the job.
 
 It ends when all expected PEs have joined and left, when the process that started it ends (noticed by its pidfd, even if the server is busy)
-or closes the control socket, or by a signal. It has no names in a file system, so it leaves nothing behind. If a PE dies, its objects are
-destroyed as if it had left: its QPs are gone, and its peers' WQEs to them fail.
+or closes the control socket, or by a signal. It has no names in a file system, so that it leaves nothing behind. If a PE dies, its objects
+are destroyed as if it had left: its QPs are gone, and its peers' WQEs to them fail.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from pgas.transports.softhca.syndromes import command_text
 
 __all__ = ["SOCKET_PREFIX", "main"]
 
-#: Abstract sockets of cards begin with this, so that `python -m pgas hca` finds them in /proc/net/unix.
+#: Prefix of the abstract sockets of software NICs, by which `python -m pgas hca` finds them in /proc/net/unix.
 SOCKET_PREFIX = "pgas-hca-"
 
 _TRACE_INTERVAL_S = 0.02
@@ -43,11 +43,11 @@ _TRACE_INTERVAL_S = 0.02
 #: Seconds between checks of the engine.
 _CHECK_INTERVAL_S = 1.0
 
-#: Seconds for the card to end in order after its parent has ended.
+#: Seconds in which the software NIC can end in order after its parent has ended.
 _GRACE_S = 1.0
 
-#: Seconds that a card with a failed engine stays. Under MPS a PE's death causes that failure, and the other PEs must notice the PE's death
-#: first.
+#: Seconds that a software NIC with a failed engine stays. Under MPS, the failure of a PE process causes the engine to fail, and the other
+#: PEs must detect the failure of the PE first.
 _NEWS_S = 4.0
 
 
@@ -63,10 +63,10 @@ class Connection:
 
 
 class Server:
-    """Executes requests of connections on one card."""
+    """Executes requests of connections on one software NIC."""
 
     def __init__(self, card: Card, n_pes: int, ends: tuple[int, ...], *, trace_to_stderr: bool) -> None:
-        self._card, self._n_pes, self._ends = card, n_pes, ends  # ends: the job has ended when one of these descriptors is readable
+        self._card, self._n_pes, self._ends = card, n_pes, ends  # ends: the job has ended once one of these descriptors is readable
         self._trace_to_stderr = trace_to_stderr
         self._connections: dict[int, Connection] = {}
         self._came = 0
@@ -88,7 +88,7 @@ class Server:
             while not self._over():
                 for key, _ in selector.select(_TRACE_INTERVAL_S if self._card.tracing else _CHECK_INTERVAL_S):
                     if key.data is None:
-                        return  # the parent has ended, or tells the card to end
+                        return  # the parent has ended, or tells the software NIC to end
                     if isinstance(key.data, Connection):
                         if not self._serve(key.data):
                             selector.unregister(key.data.socket)
@@ -110,7 +110,7 @@ class Server:
         if not credentials.of(connection).ours:
             connection.close()
             return None
-        connection.settimeout(10)  # for a peer that stops in the middle of a message
+        connection.settimeout(10)  # in case a peer stops in the middle of a message
         return Connection(connection)
 
     def _serve(self, connection: Connection) -> bool:
@@ -127,7 +127,7 @@ class Server:
             kind, body, fds = message
             try:
                 reply, (answer, given) = Kind.OK, self._execute(connection, kind, body, fds)
-            except Exception as error:  # one PE's request must not end the card for the others
+            except Exception as error:  # one PE's request must not end the software NIC for the others
                 reply, answer, given = Kind.REFUSED, _reason(kind, error), ()
             messages.send(connection.socket, reply, answer, given)
         except OSError:
@@ -253,7 +253,7 @@ def _reason(kind: Kind, error: Exception) -> str:
     return f"{kind.name} with arguments that make no sense ({type(error).__name__}: {error})"
 
 
-#: Requests that any process of this user may make.
+#: Requests that any process of the same user may make.
 _OBSERVER: dict[Kind, Callable[[Server, Any], Any]] = {
     Kind.COUNTERS: lambda server, _: {"name": server.name, "pid": os.getpid(), **server._card.counters()},
     Kind.TRACE: Server._trace,
@@ -288,7 +288,7 @@ def _end_after(*descriptors: int) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Be the software card of a node (`python -m pgas.transports.softhca.process`, started by client.start)."""
+    """Be the software NIC of a node (`python -m pgas.transports.softhca.process`, started by client.start)."""
     parser = argparse.ArgumentParser(prog="python -m pgas.transports.softhca.process", description=main.__doc__)
     parser.add_argument("--control", type=int, required=True, help="descriptor of the socket to the process that starts the card")
     parser.add_argument("--parent", type=int, required=True, help="the pid of that process")
@@ -302,12 +302,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--trace", default="", help="wqe,cqe,cmd: print them")
     parser.add_argument("--faults", default="", help=Faults.__doc__)
     options = parser.parse_args(arguments)
-    # A pidfd, as children of the parent may keep the control socket open, and PR_SET_PDEATHSIG concerns the parent's thread.
+    # Use a pidfd, because children of the parent may keep the control socket open, and PR_SET_PDEATHSIG applies to the parent's thread.
     try:
         parent = os.pidfd_open(options.parent)
     except ProcessLookupError:
         return
-    if os.getppid() != options.parent:  # it has ended, and another process has its pid
+    if os.getppid() != options.parent:  # the parent has ended, and another process has its pid
         return
     threading.Thread(target=_end_after, args=(options.control, parent), name="softhca-end", daemon=True).start()
     control = socket.socket(fileno=options.control)
@@ -326,5 +326,5 @@ def main(arguments: list[str] | None = None) -> None:
         with contextlib.suppress(OSError):
             print(f"pgas: the software card cannot go on: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         time.sleep(_NEWS_S)
-        os._exit(1)  # without CUDA's exit handlers, which may wait
+        os._exit(1)  # skip CUDA's exit handlers, which may wait
     card.stop()
