@@ -1,8 +1,8 @@
-"""NVSHMEM's perf tests, written with pgas: the same names, flags and tables; all data is checked.
+"""NVSHMEM's perf tests, written with pgas, with the same names, flags, and tables; all data is checked.
 
-``shmem_*`` are the point-to-point tests, ``demo`` prints the last lines of ``make demo``. They share ``harness``, in reading order:
+``shmem_*`` are the point-to-point tests; ``demo`` prints the last lines of ``make demo``. They share ``harness``, in reading order:
 
-* ``workload``  how a row's bytes are divided into messages (pure arithmetic);
+* ``workload``  divides a row's bytes into messages (pure arithmetic);
 * ``payload``   the data sent, the data expected, and the first wrong byte (numpy only);
 * ``options``   the command line;
 * ``grid``      the barrier between iterations;  ``timing``  times one kernel;
@@ -10,7 +10,7 @@
 * ``pair``      runs the rows of a test on two PEs;
 * ``bulk``      kernels that call put or get;  ``atomics``  kernels of atomics;
 * ``team``      runs the rows of a test of collectives, on any number of PEs;  ``collectives``  the data of such a row;
-* ``report``    tables and JSON;  ``jobs``  runs commands, MPS and mpirun.
+* ``report``    tables and JSON;  ``jobs``  runs commands, MPS, and mpirun.
 
 ``ping_pong`` has the round trips, ``coll_latency`` and ``coll_on_stream`` the collectives called in kernels and on the host. ``jacobi`` is
 NVIDIA's Jacobi solver, by its flags. ``host_overhead`` measures what calls cost the host. ``plot`` draws pictures from a test's JSON.

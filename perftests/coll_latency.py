@@ -1,14 +1,14 @@
-"""Latency of collectives that kernels call: NVSHMEM's eight tests, by its names, flags and tables; every iteration of a rehearsal checked.
+"""Latency of collectives called in kernels: NVSHMEM's eight tests, with its names, flags, and tables, after a checked warm-up.
 
     mpirun -n 2 alltoall_latency -n 1000 -w 10 -b 8 -e 1M -f 8
     mpirun -n 2 reduction_latency -n 1000 -d int64 -o sum -s block -b 8M -e 8M --ctas 16
 
-alltoall_latency, bcast_latency, fcollect_latency, reducescatter_latency, reduction_latency and redmaxloc_latency move messages,
-barrier_latency and sync_latency none. One kernel loops over the iterations, one call after the other, as NVSHMEM's. Unlike NVSHMEM's,
-``--ctas k`` lets k blocks call at once, each on a channel of its own and with its share of the message; and the PEs meet on the GPU before
-the clock starts, so that the time between the launches of two processes is in no row.
+alltoall_latency, bcast_latency, fcollect_latency, reducescatter_latency, reduction_latency, and redmaxloc_latency move messages;
+barrier_latency and sync_latency do not. One kernel loops over the iterations, one call after the other, like NVSHMEM's. Unlike NVSHMEM's,
+``--ctas k`` lets k blocks call concurrently, each on its own channel and with its part of the message. Also, the PEs synchronize on the GPU
+before the clock starts, so that no row includes the time between the launches of two processes.
 
-``python -m pgas.perftests.coll_latency NAME FLAGS`` runs one, too.
+``python -m pgas.perftests.coll_latency NAME FLAGS`` also runs one.
 """
 
 import functools
@@ -32,7 +32,7 @@ from pgas.perftests.harness.workload import WARP
 
 __all__ = ["TESTS", "main"]
 
-#: Names of scopes in NVSHMEM's tables of reductions.
+#: Names of the scopes in NVSHMEM's tables of reductions.
 _LETTERS = {"thread": "t", "warp": "w", "block": "b"}
 
 
@@ -70,7 +70,7 @@ def _call(collective: Collective, op_name: str, scope: str) -> Any:
 
 @cuda.jit(device=True)
 def _compare(words: Any, expected: Any, first: int, last: int, offset: int, wrong: Any) -> None:
-    """Count the wrong words of a block's destination."""
+    """Count the wrong words in a block's destination."""
     for i in range(first + cuda.threadIdx.x, last, cuda.blockDim.x):
         if words[i] != expected[offset + i]:
             cuda.atomic.add(wrong, 0, 1)
@@ -78,10 +78,10 @@ def _compare(words: Any, expected: Any, first: int, last: int, offset: int, wron
 
 @functools.cache
 def _kernel(name: str, op: str, scope: str, threads: int) -> Any:
-    """Make the kernel for blocks of ``threads`` threads: in each iteration every block calls once, with its share of the message.
+    """Make the kernel for blocks of ``threads`` threads: in each iteration every block calls once, with its part of the message.
 
-    In a rehearsal each block compares its whole destination; then the members meet, so that dest may be overwritten. parts (of the kernel):
-    the parts of source and of dest, and the numbers of an element.
+    In a checked warm-up, each block compares its whole destination; then the members synchronize, so that dest may be overwritten. parts
+    (of the kernel): number of parts of source and of dest, and of numbers per element.
     """
     call, sync, meet = _call(COLLECTIVES[name], op, scope), scope_syncs[scope], _of_scope("team_sync", scope)
 
@@ -146,7 +146,7 @@ def _of_messages(
     simulator_defaults: Defaults,
     scopes: Sequence[str] = tuple(SCOPES),
 ) -> CollTest:
-    """Make the test of a collective that moves messages. scopes: those that NVSHMEM measures."""
+    """Make the test of a collective that moves messages. scopes: scopes that NVSHMEM measures."""
     moves = COLLECTIVES[collective]
 
     def tables(options: Options) -> Iterator[tuple[str, list[Case]]]:
@@ -158,7 +158,7 @@ def _of_messages(
 
 
 def _case(message: Message, options: Options) -> Case:
-    """Name a row in NVSHMEM's words."""
+    """Return NVSHMEM's name of a row."""
     moves = message.collective
     pairs, reduces = moves.width > 1, moves.reduces or moves.width > 1
     return Case(
@@ -189,8 +189,9 @@ def _without_team(function: Any) -> Any:
 def _meeting_kernel(name: str, scope: str) -> Any:
     """Make the kernel: in each iteration every block calls once.
 
-    In a rehearsal each PE puts the number of the turn into a cell of its right neighbour before the call. After the call its own cell has
-    that number, or the next one if the left neighbour is a turn ahead. A sync completes nothing, so quiet comes before it.
+    In a checked warm-up, each PE puts the number of the iteration into a cell of its right neighbor before the call. After the call, its
+    own cell has that number, or the next one if the left neighbor is one iteration ahead. A sync does not complete operations, so quiet
+    comes before it.
     """
     function, sync, completes = _of_scope(name, scope), scope_syncs[scope], name.startswith("barrier")
     call = _without_team(function) if name.endswith("_all") else function
@@ -291,7 +292,7 @@ TESTS = {
 
 
 def main() -> int:
-    """Run the test that the program's name, or else its first argument, names."""
+    """Run the test named by the program's name or otherwise by its first argument."""
     return run_named(TESTS)
 
 

@@ -1,10 +1,10 @@
-"""Latency of collectives that the host calls on a stream: NVSHMEM's nine tests, by its names, flags and tables; all data checked.
+"""Latency of collectives that the host calls on a stream: NVSHMEM's nine tests, with its names, flags, and tables; all data is checked.
 
     mpirun -n 2 reduction_on_stream -n 100 -w 10 -b 8 -e 4M -d float -o sum
     mpirun -n 2 alltoall_on_stream -n 100 --cudagraph
 
-As NVSHMEM's, the tests of messages time each call between two events and wait for it; those of barriers, and all with ``--cudagraph``, put
-all calls behind one another and divide. ``python -m pgas.perftests.coll_on_stream NAME FLAGS`` runs one, too.
+Like NVSHMEM's, the tests of messages time each call between two events and wait for it; those of barriers, and all with ``--cudagraph``,
+queue all calls and divide the time. ``python -m pgas.perftests.coll_on_stream NAME FLAGS`` also runs one.
 """
 
 import functools
@@ -46,7 +46,7 @@ def _each(stream: Any, calls: Sequence[Callable[[], None]]) -> list[float]:
 
 
 def _together(stream: Any, calls: Sequence[Callable[[Any], None]], *, graph: bool) -> float:
-    """Return the seconds of all calls, which are queued behind one another, or launched as a graph. The simulator has no graphs."""
+    """Return the seconds of all calls, which are queued together or launched as a graph. The simulator has no graphs."""
     queue = _captured(stream, calls) if graph and not pgas.SIMULATOR else lambda: _queue(stream, calls)
     pgas.barrier_all()
     pgas.sync_all(stream=stream)
@@ -59,7 +59,7 @@ def _queue(stream: Any, calls: Sequence[Callable[[Any], None]]) -> None:
 
 
 def _captured(stream: Any, calls: Sequence[Callable[[Any], None]]) -> Callable[[], None]:
-    """Return the launch of a graph of the calls."""
+    """Return a function that launches a graph of the calls."""
     from cuda.core import Stream
 
     core = Stream.from_handle(int(stream.handle))
@@ -98,7 +98,7 @@ def _measure(message: Message, options: Options) -> Measured:
 
 
 def _rehearse(buffers: Buffers, call: Callable[[int], None], stream: Any, iters: int) -> str | None:
-    """Perform iterations, check the destination after each, and return the first fault. Members meet before they overwrite it."""
+    """Perform iterations, check the destination after each, and return the first fault. Members synchronize before they overwrite it."""
     faults = []
     buffers.clear(1)
     pgas.barrier_all()
@@ -130,7 +130,7 @@ def _case(message: Message, options: Options) -> Case:
 
 
 def _measure_meeting(call: Callable[[Any], None], options: Options) -> Measured:
-    """Time barriers. In the warm-up each PE puts the number of the turn to its neighbour, and checks its own cell after the barrier."""
+    """Time barriers. In the warm-up, each PE puts the iteration number to its neighbor, and checks its own cell after the barrier."""
     stream, right, fault = cuda.stream(), (pgas.my_pe() + 1) % pgas.n_pes(), None
     cell = pgas.zeros(1, np.int64)
     for turn in range(1, options.warmup_iters + 1):
@@ -182,7 +182,7 @@ TESTS = {
 
 
 def main() -> int:
-    """Run the test that the program's name, or else its first argument, names."""
+    """Run the test named by the program's name or otherwise by its first argument."""
     return run_named(TESTS)
 
 

@@ -1,12 +1,12 @@
-"""``make compare``: pgas beside NVSHMEM's own figures, row by row.
+"""``make compare``: pgas compared with NVSHMEM's own figures, row by row.
 
     python -m pgas.perftests.compare                  # the results that come with pgas (perftests/baselines)
     python -m pgas.perftests.compare --run            # measures latencies on this machine first, in at most three minutes; writes JSON
     python -m pgas.perftests.compare a.json b.json    # these results
 
-NVSHMEM's figures are from one machine, which baselines/nvshmem-*.json names; results from another machine do not compare exactly. The
-ratio is pgas to NVSHMEM: a latency is better below 1, a bandwidth above 1. NVSHMEM's times include the launch of the kernel, divided by the
-iterations; ours do not.
+NVSHMEM's figures are from one machine, which baselines/nvshmem-*.json names; results from another machine do not compare exactly. The ratio
+is pgas to NVSHMEM: a latency is better below 1, a bandwidth above 1. NVSHMEM's times include the kernel launch, divided by the number of
+iterations; those of pgas do not.
 """
 
 import argparse
@@ -29,7 +29,7 @@ __all__ = ["LATENCIES", "compared", "main", "steps"]
 #: NVSHMEM's figures.
 REFERENCE = BASELINES / "nvshmem-3.4.5-2xH200.json"
 
-#: Latencies over p2p: with the flags of NVSHMEM's figures, and some that were not measured with NVSHMEM.
+#: Tests of latency over p2p: with the flags of NVSHMEM's figures, and some that were not measured with NVSHMEM.
 LATENCIES = {
     "shmem_put_latency": "shmem_put_latency -n 500 -w 50 -e 1M -f 4",
     "shmem_get_latency": "shmem_get_latency -n 500 -w 50 -e 1M -f 4",
@@ -48,7 +48,7 @@ LATENCIES = {
 
 
 def steps(measurements: Mapping[str, str], machine: str, seconds: float) -> Iterator[Step]:
-    """Yield a step for each perf test: two PEs; results in <name>-<machine>.json."""
+    """Yield one step per perf test, with two PEs; results are in <name>-<machine>.json."""
     for name, line in measurements.items():
         test, *flags = line.split()
         output = str(RESULTS.absolute() / f"{name}-{machine}.json")
@@ -56,7 +56,7 @@ def steps(measurements: Mapping[str, str], machine: str, seconds: float) -> Iter
 
 
 def compared(runs: Iterable[Mapping[str, Any]], reference: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of the table: each row of the runs, beside NVSHMEM's figure where there is one."""
+    """Yield the lines of the table: each row of the runs, with NVSHMEM's figure if there is one."""
     yield f"# {reference['source']}; {reference['machine']}; {reference['date']}"
     yield f"{'test':36}{'scope':8}{'size':>8}{'pgas':>12}{'NVSHMEM':>12}{'ratio':>9}"
     for run in runs:
@@ -73,7 +73,7 @@ def compared(runs: Iterable[Mapping[str, Any]], reference: Mapping[str, Any]) ->
 
 
 def _figures(reference: Mapping[str, Any], run: Mapping[str, Any]) -> dict[tuple[str | None, int, str], float]:
-    """Return NVSHMEM's figures for a run by scope, size and unit, from the command with the same numbers of CTAs and threads."""
+    """Return NVSHMEM's figures for a run by scope, size, and unit, from the command with the same numbers of CTAs and threads."""
     found: dict[tuple[str | None, int, str], float] = {}
     if run["args"].get("atomic_op") not in (None, "inc") or run["args"].get("bidir"):
         return found

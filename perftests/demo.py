@@ -1,10 +1,10 @@
-"""The last two lines of ``make demo``: the speed of kernels here, and a signalled round trip between two PEs.
+"""The last two lines of ``make demo``: the speed of kernels here, and a signaled round trip between two PEs.
 
     mpirun -n 2 python -m pgas.perftests.demo
 
 1. An empty kernel: threads per second in the simulator, microseconds per launch on a GPU.
-2. Ping-pong, one thread on each PE: PE 0 puts 8 bytes and a signal to PE 1, which waits for the signal and puts the
-   same back. The figure is the full round trip, timed on PE 0 over all iterations of one kernel after a warm-up.
+2. Ping-pong, one thread on each PE: PE 0 puts 8 bytes and a signal to PE 1, which waits for the signal and puts the same back. The figure
+   is the whole round trip, timed on PE 0 over all iterations of one kernel after a warm-up.
 """
 
 import sys
@@ -18,9 +18,9 @@ from pgas.base.output import outlive_reader
 from pgas.perftests.harness import timing
 from pgas.perftests.harness.jobs import starting
 
-#: Empty kernel: CTAs and threads, launches.
+#: Numbers of CTAs, threads, and launches of the empty kernel.
 _SIMULATOR_GRID, _GPU_GRID = (16, 256, 3), (128, 256, 200)
-#: Round trips before and inside the timed kernel.
+#: Numbers of round trips before and inside the timed kernel.
 _WARMUP, _SIMULATOR_TRIPS, _GPU_TRIPS = 50, 500, 5000
 
 
@@ -31,7 +31,7 @@ def empty() -> None:
 
 @pgas.jit
 def ping_pong(ball: Any, signal: Any, first: int, trips: int) -> None:
-    """Play ``trips`` rounds. The signal counts them, starting at ``first``, so nothing is reset between kernels."""
+    """Make ``trips`` round trips. The signal counts them, starting at ``first``, so that nothing is reset between kernels."""
     peer = 1 - pgas.my_pe()
     for turn in range(first, first + trips):
         if peer == 1:

@@ -1,4 +1,4 @@
-"""Host time of calls: launches of kernels, operations on a stream, and slices.
+"""Host time of calls: kernel launches, operations on a stream, and slices.
 
     mpirun -n 2 python -m pgas.perftests.host_overhead
 
@@ -25,7 +25,7 @@ from pgas.perftests.harness.report import commit, now
 
 __all__ = ["main"]
 
-#: Elements of an operand: 4 KiB of float32.
+#: Number of elements of an operand: 4 KiB of float32.
 _SIZE = 1024
 
 
@@ -83,7 +83,7 @@ def _calls(stream: Any) -> dict[str, Callable[[], Any]]:
 def _median_us(call: Callable[[], Any], batches: int, of: int) -> float:
     """Return the median host time of a call in microseconds. Collective."""
     times = []
-    for batch in range(batches + 1):  # the first compiles
+    for batch in range(batches + 1):  # the first batch compiles
         pgas.barrier_all()
         started = time.perf_counter()
         for _ in range(of if batch else 1):

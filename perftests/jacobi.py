@@ -1,14 +1,14 @@
-"""NVIDIA's Jacobi solver (multi-gpu-programming-models, nvshmem/jacobi.cu), by its flags and with its output, on any number of PEs.
+"""NVIDIA's Jacobi solver (multi-gpu-programming-models, nvshmem/jacobi.cu), with its flags and its output, on any number of PEs.
 
     mpirun -n 4 python -m pgas.perftests.jacobi -nx 16384 -ny 16384 -niter 1000 -csv
 
-The rows of the mesh are divided among the PEs; the last row is above the first. By default each thread sends its element of a border
-row with ``p``. With ``-use_block_comm`` each block puts its part of a border row. Both launch a kernel for each iteration, and a barrier on
-the stream; the norm is summed on the stream, and the host looks at it an iteration later, as NVIDIA's does. ``-persistent``, which NVIDIA's
-program has not, is one kernel for all iterations, in which neighbours signal and blocks meet in a grid barrier.
+The rows of the mesh are divided among the PEs; the last row is above the first. By default each thread sends its element of a border row
+with ``p``. With ``-use_block_comm``, each block puts its part of a border row. Both launch one kernel per iteration, and a barrier on the
+stream; the norm is summed on the stream, and the host reads it one iteration later, like NVIDIA's program. ``-persistent``, which NVIDIA's
+program does not have, is one kernel for all iterations, in which neighbors signal each other and blocks synchronize in a grid barrier.
 
-The result is compared with the mesh that a PE computes alone: no element may differ by more than 1e-8, the norm at which the solver ends.
-Times are by the wall clock, from barrier to barrier; output in the simulator says that they are an interpreter's. A line of -csv: version,
+The result is compared with the mesh that a single PE computes; no element may differ by more than 1e-8, the norm at which the solver ends.
+Times are wall-clock times from barrier to barrier; output in the simulator notes that they are an interpreter's. A line of -csv: version,
 nx, ny, niter, nccheck, PEs, 1, seconds, seconds of one PE.
 """
 
@@ -35,14 +35,14 @@ from pgas.perftests.harness.report import said
 
 __all__ = ["main"]
 
-#: NVIDIA's: the norm below which the solver ends, and threads of a block of p and of put.
+#: NVIDIA's values: the norm below which the solver ends, and the threads of a block of p and of put.
 _TOLERANCE, _BLOCK_P, _BLOCK_PUT = 1e-8, (32, 32), (1024, 1)
 _SIMULATOR_BLOCKS = ((32, 2), (32, 1))
 
-#: What a part of the mesh is on, in the output.
+#: Name in the output of the device that holds a part of the mesh.
 _PLACE = "PE" if pgas.SIMULATOR else "GPU"
 
-#: Words of the array of signals.
+#: Indices in the array of signals.
 _FROM_ABOVE, _FROM_BELOW = 0, 1
 
 _FULL, _QUARTER = 0xFFFFFFFF, np.float32(0.25)
@@ -69,11 +69,11 @@ def _add_up(norms, slot, value):
 
 @pgas.jit(launch_bounds=1024)
 def _by_p(new, old, rows, norms, slot, check, up, up_halo, down):
-    """Take a step. up < 0: there is one PE, which stores into its halo rows. norms[slot]: gets the squares of changes, if check."""
+    """Make a step. up < 0: there is one PE, which stores into its halo rows. norms[slot]: receives the squares of changes, if check."""
     x, y = cuda.grid(2)
     x, y, square = x + 1, y + 1, np.float32(0)
     if x == 1 and y == 1:
-        norms[1 - slot] = 0  # which was summed before this kernel began
+        norms[1 - slot] = 0  # this slot was summed before this kernel began
     if x < old.shape[1] - 1 and y <= rows:
         value = _QUARTER * (old[y, x + 1] + old[y, x - 1] + old[y + 1, x] + old[y - 1, x])
         new[y, x] = value
@@ -94,7 +94,7 @@ def _by_p(new, old, rows, norms, slot, check, up, up_halo, down):
 
 @pgas.jit(launch_bounds=(1024, 2))
 def _by_put(new, old, rows, norms, slot, check, up, up_halo, down):
-    """As _by_p(); a block has a part of one row."""
+    """Like _by_p(), but a block has a part of one row."""
     first, y = 1 + cuda.blockIdx.x * cuda.blockDim.x, 1 + cuda.blockIdx.y
     x, end, square = first + cuda.threadIdx.x, min(first + cuda.blockDim.x, old.shape[1] - 1), np.float32(0)
     if x == 1 and y == 1:
@@ -114,7 +114,7 @@ def _by_put(new, old, rows, norms, slot, check, up, up_halo, down):
 
 @pgas.jit(launch_bounds=512)
 def _persistent(a, b, rows, norms, totals, signal, up, up_halo, down, steps, nccheck, tolerance, taken):
-    """Take steps until the norm is small enough; store their number. norms and totals have two slots, used in turn."""
+    """Make steps until the norm is small enough; store their number. norms and totals have two slots, used alternately."""
     grid, step, slot = cuda.cg.this_grid(), 0, 0
     going = True
     while going and step < steps:
@@ -151,11 +151,11 @@ def _persistent(a, b, rows, norms, totals, signal, up, up_halo, down, steps, ncc
 
 
 class _Mesh:
-    """Two copies of a PE's rows of the mesh, between halo rows; or of all rows, for one PE alone."""
+    """Two copies of a PE's rows of the mesh between halo rows, or of all rows, for a single PE."""
 
     def __init__(self, nx: int, ny: int, *, alone: bool = False) -> None:
         me, n = (0, 1) if alone else (pgas.my_pe(), pgas.n_pes())
-        low, more = divmod(ny - 2, n)  # the last PEs have a row more
+        low, more = divmod(ny - 2, n)  # the last PEs have one more row
         counts = [low + (pe >= n - more) for pe in range(n)]
         self.rows, self.up, self.down = counts[me], (me - 1) % n, (me + 1) % n
         self.first = 1 + sum(counts[:me])  # of the mesh, its rows 1 to ny - 2
@@ -199,7 +199,7 @@ class _Stepwise:
         self._done = None if pgas.SIMULATOR else [cuda.event(timing=False), cuda.event(timing=False)]
 
     def __call__(self, steps: int, nccheck: int, say: Callable[[int, float], None]) -> int:
-        """Solve; return the number of steps taken. say(step, norm) is called for each norm that was looked at."""
+        """Solve; return the number of steps taken. say(step, norm) is called for each norm that was read."""
         step, checked, norm = 0, -1, math.inf
         while norm > _TOLERANCE and step < steps:
             slot, check = step % 2, step % nccheck == 0
@@ -246,7 +246,7 @@ class _Persistent:
 
 
 def _timed(mesh: _Mesh, solver: Any, options: argparse.Namespace, say: Callable[[int, float], None], meet: Callable[[], None]) -> Any:
-    """Solve after a rehearsal. Returns steps and seconds."""
+    """Solve after a warm-up. Return steps and seconds."""
     mesh.reset()
     meet()
     solver(min(3, options.niter), options.nccheck, lambda step, norm: None)
@@ -279,7 +279,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Solve, compare and print. Exit status 1 if a PE's rows are wrong."""
+    """Solve, compare, and print. The exit status is 1 if a PE's rows are wrong."""
     outlive_reader()
     options = _options(argv)
     version = "put" if options.use_block_comm else "persistent" if options.persistent else "p"
@@ -309,7 +309,7 @@ def main(argv: list[str] | None = None) -> int:
         if me == 0 and not options.csv:
             print(f"Single {_PLACE} jacobi relaxation: {shape} with norm check every {options.nccheck} iterations", flush=True)
         steps_of_one = seconds_of_one = 0
-        for turn in (me == 0, me != 0):  # first PE 0, whose time counts, then the others
+        for turn in (me == 0, me != 0):  # first PE 0, whose time is reported, then the others
             if turn:
                 steps_of_one, seconds_of_one = _timed(whole, alone, options, say, lambda: None)
             pgas.barrier_all()

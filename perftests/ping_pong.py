@@ -1,10 +1,10 @@
-"""Ping-pong: PE 0 sends a message, PE 1 waits for it and sends one back. The tests differ in how they send.
+"""Ping-pong: PE 0 sends a message, and PE 1 waits for it and sends one back. The tests differ in how they send.
 
-A flag on each PE counts the turns, so nothing is reset: a PE waits until its flag equals the number of the turn, and PE 0 cannot be a turn
-ahead. The figure is the whole round trip, as NVSHMEM's.
+A flag on each PE counts the iterations, so that nothing is reset: a PE waits until its flag equals the number of the iteration, and PE 0
+cannot be an iteration ahead. The figure is the whole round trip, like NVSHMEM's.
 
-The warm-up is a rehearsal: before each turn both PEs write its number into their source, and after the flag has arrived they check that
-every element of the destination has it. The timed turns move one random payload, which is checked at the end.
+The warm-up is checked: before each iteration, both PEs write its number into their source, and after the flag has arrived they check that
+every element of the destination has it. The timed iterations move one random payload, which is checked at the end.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,10 +27,10 @@ from pgas.perftests.harness.workload import Workload
 
 __all__ = ["SIGNAL_WQES", "flag_only", "flag_test", "increase", "kernel", "payload_then_flag", "perf_test", "signal", "with_flag"]
 
-#: WQEs of a SIGNAL_SET: a masked compare-and-swap, and the NOP that completes it. An atomic increment is one WQE.
+#: Number of WQEs of a SIGNAL_SET: a masked compare-and-swap, and the NOP that completes it. An atomic increment is one WQE.
 SIGNAL_WQES = 2
 
-#: Bytes of a flag.
+#: Number of bytes of a flag.
 FLAG = 8
 
 #: Command-line flags that tests without a payload do not have.
@@ -40,7 +40,7 @@ OF_A_PAYLOAD = ("min_size", "max_size", "step", "datatype", "threads_per_cta")
 def kernel(send: Any, scope: str) -> Any:
     """Make the kernel of a ping-pong.
 
-    send: ``send(dest, source, flag, turn, pe)``, called by all threads of the CTA, moves source to dest and then brings the flag to turn.
+    send: ``send(dest, source, flag, turn, pe)``, called by all threads of the CTA, moves source to dest and then sets the flag to turn.
     """
     sync = scope_syncs[scope]
 
@@ -74,7 +74,7 @@ def kernel(send: Any, scope: str) -> Any:
 
 
 class _Rally(Transfer):
-    """A payload that goes to and fro, or none (carries=False)."""
+    """A payload that is sent back and forth, or none (carries=False)."""
 
     def __init__(self, work: Workload, *, carries: bool) -> None:
         super().__init__(work)
@@ -144,13 +144,13 @@ def perf_test(
     """Make a test whose messages carry a payload.
 
     Args:
-        name: as NVSHMEM's.
-        what: how a message is sent, in words.
-        kernels: by scope, the default first.
-        defaults: values of missing flags, as NVSHMEM's.
-        simulator_defaults: smaller ones, for the simulator.
-        workload: divides one size.
-        wqes: returns the fewest and most WQEs of a message, including its flag.
+        name: NVSHMEM's name.
+        what: text that describes how a message is sent.
+        kernels: kernels by scope, the default first.
+        defaults: values of missing flags, like NVSHMEM's.
+        simulator_defaults: smaller defaults, for the simulator.
+        workload: function that divides one size.
+        wqes: function that returns the minimum and maximum number of WQEs of a message, including its flag.
     """
     return PerfTest(
         name=name,

@@ -1,4 +1,4 @@
-"""Pictures of results: the command ``python -m pgas.perftests.plot``, and what programs draw with."""
+"""Pictures of results: the command ``python -m pgas.perftests.plot``, and the functions with which programs draw."""
 
 import sys
 

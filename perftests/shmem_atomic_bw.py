@@ -1,10 +1,10 @@
-"""Bandwidth and message rate of atomics, as NVSHMEM's shmem_atomic_bw.
+"""Bandwidth and message rate of atomics, like NVSHMEM's shmem_atomic_bw.
 
     mpirun -n 2 shmem_atomic_bw -n 100 -w 10 -a fetch_add
 
-One kernel loops over the iterations: thread t of n updates elements t, t + n, ... with the operation ``-a``, then comes a
-barrier of the grid; quiet once at the end. Elements have 8 bytes, or 4 if the size is no multiple of 8. Final and fetched
-values are compared with NumPy's (atomics.py).
+One kernel loops over the iterations: thread t of n updates elements t, t + n, ... with the operation ``-a``, then comes a barrier of the
+grid; quiet is called once at the end. Elements have 8 bytes, or 4 if the size is not a multiple of 8. Final and fetched values are compared
+with NumPy's (atomics.py).
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""Latency of atomics on 4 and 8 bytes, as NVSHMEM's shmem_atomic_latency.
+"""Latency of atomics on 4 and 8 bytes, like NVSHMEM's shmem_atomic_latency.
 
     mpirun -n 2 shmem_atomic_latency -n 500 -w 50 -a compare_swap
 
-One thread loops over the iterations: the operation ``-a``, then quiet unless it fetches. NVSHMEM's prints a table for each of nine
+One thread loops over the iterations: the operation ``-a``, then quiet unless it fetches. NVSHMEM's test prints one table for each of nine
 types of these two widths, ignores its flags, and runs the defaults of this one.
 """
 

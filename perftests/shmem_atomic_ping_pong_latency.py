@@ -1,4 +1,4 @@
-"""Ping-pong of atomic increments, as NVSHMEM's shmem_atomic_ping_pong_latency. The figure is the whole round trip.
+"""Ping-pong of atomic increments, like NVSHMEM's shmem_atomic_ping_pong_latency. The figure is the whole round trip.
 
 mpirun -n 2 shmem_atomic_ping_pong_latency -n 500 -w 50
 """

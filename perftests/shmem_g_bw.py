@@ -1,9 +1,9 @@
-"""Bandwidth and message rate of g: the threads of a grid fetch a message element by element, as NVSHMEM's shmem_g_bw.
+"""Bandwidth and message rate of g: the threads of a grid fetch a message element by element, like NVSHMEM's shmem_g_bw.
 
     mpirun -n 2 shmem_g_bw -n 100 -w 10 -c 32 -t 1024 -b 32K -e 16M
 
-As shmem_p_bw, with g instead of p: PE 0 fetches from PE 1. ``-d`` chooses the element type; whatever the type, a row moves
-as many bytes as its size says. NVSHMEM's test with its default type moves four times as many, and reads beyond its allocation.
+This is like shmem_p_bw, with g instead of p: PE 0 fetches from PE 1. ``-d`` chooses the element type; regardless of the type, a row moves
+as many bytes as its size. NVSHMEM's test with its default type moves four times as many, and reads beyond its allocation.
 """
 
 import sys
@@ -41,9 +41,9 @@ def g_bw(dest: Any, source: Any, stride: np.uint64, counter: Any, start: int, it
 
 
 def wqes(work: Workload, coalesces: bool) -> tuple[int, int]:
-    """Return the fewest and most WQEs: a READ for each g, or one for the converged lanes of a warp that fetch neighbouring elements.
+    """Return the minimum and maximum number of WQEs: a READ per g, or one for the converged lanes that fetch neighbors.
 
-    The hardware decides which lanes are converged; there are fewest WQEs if all are, each time.
+    The hardware determines which lanes are converged; the number of WQEs is minimal if all are, each time.
     """
     fewest = sum(rounds for rounds, lanes in rounds_of_warps(work) if lanes) if work.coalesced else work.messages
     return fewest, work.messages

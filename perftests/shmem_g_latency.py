@@ -1,10 +1,10 @@
-"""Latency of g: one CTA fetches a message element by element, as NVSHMEM's shmem_g_latency.
+"""Latency of g: one CTA fetches a message element by element, like NVSHMEM's shmem_g_latency.
 
     mpirun -n 2 shmem_g_latency -n 200 -w 20 -t 512 -e 64K
 
-One kernel loops over the iterations: thread t of n (``-t``) fetches elements t, t + n, ... and stores them, then all threads
-meet, so a row is the time of a whole message. Every element is fetched from PE 1 each time; NVSHMEM's loads may hit the SM's
-L1, which explains its 0.16 us for 4 bytes over NVLink.
+One kernel loops over the iterations: thread t of n (``-t``) fetches elements t, t + n, ... and stores them, then all threads synchronize,
+so that a row is the time of a whole message. Every element is fetched from PE 1 each time; NVSHMEM's loads may hit the SM's L1, which
+explains its 0.16 µs for 4 bytes over NVLink.
 """
 
 import sys
@@ -24,7 +24,7 @@ from pgas.perftests.harness.report import LATENCY
 
 @pgas.jit
 def g_latency(dest: Any, source: Any, counter: Any, start: int, iters: int, pe: int) -> None:
-    """Fetch with g; indices are uint64 as in shmem_p_bw."""
+    """Fetch with g; indices are uint64, as in shmem_p_bw."""
     first, hop, end = np.uint64(cuda.threadIdx.x), np.uint64(cuda.blockDim.x), np.uint64(dest.size)
     for _ in range(iters):
         idx = first

@@ -1,9 +1,9 @@
-"""Bandwidth of gets: every CTA gets its share of the message in each iteration, as NVSHMEM's shmem_get_bw.
+"""Bandwidth of gets: every CTA gets its part of the message in each iteration, like NVSHMEM's shmem_get_bw.
 
     mpirun -n 2 shmem_get_bw -n 200 -w 20 -c 32 -t 1024 -b 1K -e 64M
 
-As shmem_put_bw, with get_nbi instead of put_nbi: PE 0 fetches from PE 1, and checks its own destination. NVSHMEM's has the
-scope block only.
+This is like shmem_put_bw, with get_nbi instead of put_nbi: PE 0 fetches from PE 1, and checks its own destination. NVSHMEM's test has only
+the scope block.
 """
 
 import sys

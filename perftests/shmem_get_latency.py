@@ -1,4 +1,4 @@
-"""Latency of gets: one CTA gets a message and waits for it, as NVSHMEM's shmem_get_latency.
+"""Latency of gets: one CTA gets a message and waits for it, like NVSHMEM's shmem_get_latency.
 
     mpirun -n 2 shmem_get_latency -n 200 -w 20 -t 1024 -e 64K
 

@@ -1,13 +1,12 @@
-"""Bandwidth and message rate of p: the threads of a grid send a message element by element, as NVSHMEM's shmem_p_bw.
+"""Bandwidth and message rate of p: the threads of a grid send a message element by element, like NVSHMEM's shmem_p_bw.
 
     mpirun -n 2 shmem_p_bw -n 100 -w 10 -c 32 -t 1024 -b 32K -e 16M
 
-One kernel loops over the iterations: thread t of n sends elements t, t + n, t + 2n ... from its PE's source array,
-then comes a barrier of the grid; quiet once at the end. ``-d`` chooses the element, hence 1, 2, 4 or 8 bytes a
-message. ``-i`` spaces the elements, in source and destination: contiguous ones coalesce in the SM (or into one
-WQE), scattered ones do not. Size counts the bytes sent, not the gaps. PE 0 sends to PE 1, with ``--bidir`` both
-send and the rates are summed. How rows are filled, timed and checked: harness.py. NVSHMEM's indices overlap for a
-stride above 1; these do not.
+One kernel loops over the iterations: thread t of n sends elements t, t + n, t + 2n ... from its PE's source array, then comes a barrier of
+the grid; quiet is called once at the end. ``-d`` chooses the element type, and thus 1, 2, 4, or 8 bytes per message. ``-i`` spaces the
+elements, in source and destination: contiguous ones coalesce in the SM (or into one WQE), scattered ones do not. Size counts the bytes
+sent, not the gaps. PE 0 sends to PE 1; with ``--bidir``, both send and the rates are summed. harness/pair.py describes how rows are filled,
+timed, and checked. NVSHMEM's indices overlap for a stride above 1; these do not.
 """
 
 import sys
@@ -30,7 +29,7 @@ from pgas.transports.mlx5.wqe import ds_inline, wqebbs
 def p_bw(dest: Any, source: Any, stride: np.uint64, counter: Any, start: int, iters: int, pe: int) -> None:
     """Send with p, two elements at a time, so that both loads are in flight before the first store.
 
-    Indices are uint64: for signed ones Numba tests every access for a negative index.
+    Indices are uint64, because for signed ones Numba tests every access for a negative index.
     """
     end = np.uint64(dest.size)
     first = np.uint64(cuda.grid(1)) * stride
@@ -54,9 +53,10 @@ def _workload(size: int, options: Options) -> Workload:
 
 
 def wqes(work: Workload, coalesces: bool) -> tuple[int, int]:
-    """Return the fewest and most WQEs: a WRITE for each p, or fewer if the NIC's transport coalesces neighbouring p.
+    """Return the minimum and maximum number of WQEs: a WRITE per p, or fewer if the NIC's transport coalesces neighboring p.
 
-    Then the converged lanes of a warp share one. The hardware decides which lanes those are; there are fewest WQEs if all are, each time.
+    Then the converged lanes of a warp share one. The hardware determines which lanes these are; the number of WQEs is minimal if all are,
+    each time.
     """
     if not (coalesces and work.coalesced):
         return work.messages, work.messages
@@ -64,7 +64,7 @@ def wqes(work: Workload, coalesces: bool) -> tuple[int, int]:
 
 
 def _coalesced(lanes: int, itemsize: int) -> int:
-    """Return the WQEs of neighbouring p of converged lanes: a WRITE, and a NOP behind it if it takes several WQEBBs."""
+    """Return the WQEs of neighboring p of converged lanes: a WRITE, followed by a NOP if it takes several WQEBBs."""
     return 0 if lanes == 0 else 1 if wqebbs(ds_inline(lanes * itemsize)) == 1 else 2
 
 

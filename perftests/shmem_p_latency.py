@@ -1,9 +1,9 @@
-"""Latency of p: one CTA sends a message element by element and waits for its completion, as NVSHMEM's shmem_p_latency.
+"""Latency of p: one CTA sends a message element by element and waits for its completion, like NVSHMEM's shmem_p_latency.
 
     mpirun -n 2 shmem_p_latency -n 50 -w 5 -t 512 -e 64K
 
-One kernel loops over the iterations: thread t of n (``-t``) sends elements t, t + n, ...; then the first thread calls quiet.
-So the first rows are the time of one p and its quiet, later ones that of many messages.
+One kernel loops over the iterations: thread t of n (``-t``) sends elements t, t + n, ...; then the first thread calls quiet. The first rows
+are therefore the time of one p and its quiet, later ones that of many messages.
 """
 
 import sys
@@ -24,7 +24,7 @@ from pgas.perftests.harness.workload import Workload, p_workload
 
 @pgas.jit
 def p_latency(dest: Any, source: Any, counter: Any, start: int, iters: int, pe: int) -> None:
-    """Send with p; indices are uint64 as in shmem_p_bw."""
+    """Send with p; indices are uint64, as in shmem_p_bw."""
     first, hop, end = np.uint64(cuda.threadIdx.x), np.uint64(cuda.blockDim.x), np.uint64(dest.size)
     for _ in range(iters):
         idx = first

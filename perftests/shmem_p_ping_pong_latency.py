@@ -1,8 +1,8 @@
-"""Ping-pong of p, fence and signal, as NVSHMEM's shmem_p_ping_pong_latency. The figure is the whole round trip.
+"""Ping-pong of p, fence, and signal, like NVSHMEM's shmem_p_ping_pong_latency. The figure is the whole round trip.
 
     mpirun -n 2 shmem_p_ping_pong_latency -n 500 -w 50 -t 512 -e 16K
 
-``-t`` threads send the message element by element, then the first one sends the signal. NVSHMEM's sleeps 10 s first.
+``-t`` threads send the message element by element, then the first one sends the signal. NVSHMEM's test first sleeps for 10 s.
 """
 
 import sys
@@ -20,7 +20,7 @@ from pgas.perftests import ping_pong, shmem_p_bw, shmem_p_latency
 
 @cuda.jit(device=True)
 def send_elements(dest: Any, source: Any, pe: int) -> None:
-    """Send with p by all threads of the CTA, then synchronise them."""
+    """Send with p by all threads of the CTA, then synchronize them."""
     idx, hop, end = np.uint64(cuda.threadIdx.x), np.uint64(cuda.blockDim.x), np.uint64(source.size)
     while idx < end:
         pgas.p(dest, idx, source[idx], pe)

@@ -1,8 +1,8 @@
-"""Ping-pong of put, fence and an atomic increment, as NVSHMEM's shmem_put_atomic_ping_pong_latency: the whole round trip.
+"""Ping-pong of put, fence, and an atomic increment, like NVSHMEM's shmem_put_atomic_ping_pong_latency: the whole round trip.
 
     mpirun -n 2 shmem_put_atomic_ping_pong_latency -e 64K
 
-NVSHMEM's ignores its flags and runs the defaults of this one: 50 warm-up and 500 timed iterations, up to 1 MiB.
+NVSHMEM's test ignores its flags and runs the defaults of this one: 50 warm-up and 500 timed iterations, up to 1 MiB.
 """
 
 import sys

@@ -1,12 +1,12 @@
-"""Bandwidth of puts: every CTA puts its share of the message in each iteration, as NVSHMEM's shmem_put_bw.
+"""Bandwidth of puts: every CTA puts its part of the message in each iteration, like NVSHMEM's shmem_put_bw.
 
     mpirun -n 2 shmem_put_bw -n 200 -w 20 -c 32 -t 1024 -b 1K -e 64M
 
-One kernel loops over the iterations: put_nbi of the share, then a barrier of the grid; quiet once at the end, so
-completion is not part of each iteration. ``-s block`` (default): each CTA puts its share with one call; ``-s warp`` and
-``-s thread``: each warp or thread puts a share of its own. PE 0 sends to PE 1; with ``--bidir`` both send, and the
-bandwidths are summed. harness.py says how rows are filled, timed and checked. Unlike NVSHMEM's, remainders are sent,
-and a message of fewer elements than CTAs uses fewer CTAs.
+One kernel loops over the iterations: put_nbi of the part, then a barrier of the grid; quiet is called only once, at the end, so that
+completion is not part of each iteration. With ``-s block`` (default), each CTA puts its part with one call; with ``-s warp`` and ``-s
+thread``, each warp or thread puts its own part. PE 0 sends to PE 1; with ``--bidir``, both send, and the bandwidths are summed.
+harness/pair.py describes how rows are filled, timed, and checked. Unlike NVSHMEM's test, this one sends remainders, and uses fewer CTAs for
+a message of fewer elements than CTAs.
 """
 
 import sys

@@ -1,10 +1,10 @@
-"""Latency of puts: one CTA puts a message and waits for its completion, as NVSHMEM's shmem_put_latency.
+"""Latency of puts: one CTA puts a message and waits for its completion, like NVSHMEM's shmem_put_latency.
 
     mpirun -n 2 shmem_put_latency -n 200 -w 20 -t 1024 -e 64K
 
-One kernel loops over the iterations: scope thread put_nbi by one thread, warp put_warp by 32, block put_block by ``-t``
-threads; quiet by the first thread after each. So a row is the time until PE 0 knows that the data is at PE 1: a round
-trip, not the one-way time. ``-s all`` (default) measures the scopes one after the other.
+One kernel loops over the iterations: scope thread put_nbi by one thread, warp put_warp by 32, block put_block by ``-t`` threads; quiet by
+the first thread after each. A row is therefore the time until completion at PE 1 is known at PE 0: a round trip, not the one-way time. ``-s
+all`` (default) measures the scopes one after the other.
 """
 
 import sys

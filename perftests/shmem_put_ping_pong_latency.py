@@ -1,9 +1,9 @@
-"""Ping-pong of put, fence and signal, as NVSHMEM's shmem_put_ping_pong_latency. The figure is the whole round trip.
+"""Ping-pong of put, fence, and signal, like NVSHMEM's shmem_put_ping_pong_latency. The figure is the whole round trip.
 
     mpirun -n 2 shmem_put_ping_pong_latency -n 500 -w 50 -e 1M
 
-``-s thread`` (default, NVSHMEM's): one thread puts the message; ``-s warp``, ``-s block``: a warp or ``-t`` threads do.
-ping_pong.py says how turns are played and checked.
+With ``-s thread`` (default, like NVSHMEM's), one thread puts the message; with ``-s warp`` and ``-s block``, a warp or ``-t`` threads do.
+ping_pong.py describes how iterations are performed and checked.
 """
 
 import sys
@@ -13,7 +13,7 @@ from pgas.perftests import ping_pong
 from pgas.perftests.harness import bulk
 from pgas.perftests.harness.options import OF_ONE_CTA, Defaults
 
-#: Blocking calls: on return, all threads of the scope have done their part.
+#: Blocking calls, on whose return all threads of the scope have done their part.
 CALLS = {"thread": pgas.put_nbi, "warp": pgas.put_warp, "block": pgas.put_block}
 
 TEST = ping_pong.perf_test(

@@ -1,8 +1,8 @@
-"""Ping-pong of put_signal, as NVSHMEM's shmem_put_signal_ping_pong_latency. The figure is the whole round trip.
+"""Ping-pong of put_signal, like NVSHMEM's shmem_put_signal_ping_pong_latency. The figure is the whole round trip.
 
     mpirun -n 2 shmem_put_signal_ping_pong_latency -n 500 -w 50 -e 1M
 
-NVSHMEM's has kernels for warps and blocks, but runs only the one for a thread; here ``-s`` chooses.
+NVSHMEM's test has kernels for warps and blocks, but runs only the one for a thread; here, ``-s`` chooses.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Ping-pong of signals, as NVSHMEM's shmem_signal_ping_pong_latency. The figure is the whole round trip.
+"""Ping-pong of signals, like NVSHMEM's shmem_signal_ping_pong_latency. The figure is the whole round trip.
 
 mpirun -n 2 shmem_signal_ping_pong_latency -n 500 -w 50
 """

@@ -1,8 +1,8 @@
-"""Bandwidth of plain stores to the peer's memory through pgas.ptr, as NVSHMEM's shmem_st_bw: p2p only.
+"""Bandwidth of plain stores to the peer's memory through pgas.ptr, like NVSHMEM's shmem_st_bw: p2p only.
 
     mpirun -n 2 shmem_st_bw -n 100 -w 10 -c 32 -t 1024 -b 32K -e 16M
 
-The difference to shmem_p_bw is the cost of p. Refused over a NIC, which maps no peer's memory.
+The difference to shmem_p_bw is the cost of p. This test cannot run over a NIC, which does not map peers' memory.
 """
 
 import sys

@@ -1,1 +1,1 @@
-"""What the perf tests share: options, kernels, data and its validation, timing, tables."""
+"""Code shared by the perf tests: options, kernels, data and its validation, timing, and tables."""

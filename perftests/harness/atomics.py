@@ -1,4 +1,4 @@
-"""Atomics in perf tests: kernels, and the values that these must leave and fetch, computed by NumPy."""
+"""Atomics in perf tests: kernels, and the values that they must leave and fetch, computed by NumPy."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,10 +24,10 @@ class Operation:
     """One value of -a.
 
     Attributes:
-        name: NVSHMEM's.
-        perform: device function ``perform(dest, idx, value, other, pe)``. other is ~value in even iterations and value in odd ones;
-            set, swap and compare_swap store it.
-        fetches: perform returns the old value of the element.
+        name: NVSHMEM's name.
+        perform: device function ``perform(dest, idx, value, other, pe)``. other is ~value in even iterations and value in odd ones; set,
+            swap, and compare_swap store it.
+        fetches: whether perform returns the old value of the element.
     """
 
     name: str
@@ -61,7 +61,7 @@ def _operation(name: str) -> Operation:
     return Operation(name, cuda.jit(device=True)(perform), fetches)
 
 
-#: By name, all of NVSHMEM's.
+#: All of NVSHMEM's atomic operations, by name.
 OPERATIONS = {name: _operation(name) for name in ATOMIC_OPS}
 
 
@@ -139,7 +139,7 @@ def _waiting(operation: Operation) -> Any:
 
 
 def oracle(name: str, memory: Any, values: Any, iters: int) -> tuple[Any, Any]:
-    """Return the memory after the iterations, and for each element the exclusive or of its fetched values."""
+    """Return the memory after the iterations and, for each element, the exclusive or of its fetched values."""
     seen = np.zeros_like(memory)
     for i in range(iters):
         other = values if i & 1 else ~values
@@ -163,7 +163,7 @@ def oracle(name: str, memory: Any, values: Any, iters: int) -> tuple[Any, Any]:
 
 
 def wqes(work: Workload, coalesces: bool) -> tuple[int, int]:
-    """Return the fewest and most WQEs: one for each operation; 8-byte ones may need a NOP behind each, or one for a warp."""
+    """Return the minimum and maximum number of WQEs: one per operation; 8-byte ones may need a NOP after each, or one per warp."""
     return work.messages, 2 * work.messages if work.dtype.itemsize == 8 else work.messages
 
 

@@ -1,4 +1,4 @@
-"""Kernels of the put and get tests: each thread, warp or CTA moves its share of a message with one call."""
+"""Kernels of the put and get tests, in which each thread, warp, or CTA moves its part of a message with one call."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -37,7 +37,7 @@ def _thread() -> tuple[int, int]:
 #: By scope, the number of the caller and the number of callers.
 _WORKERS = {"block": _block, "warp": _warp, "thread": _thread}
 
-#: Most registers of a thread: with 1,024 threads in a CTA (-t) each has 64.
+#: Maximum number of registers per thread: with 1,024 threads in a CTA (-t), each has 64.
 _LIMITS = {"warp": 64}
 
 
@@ -83,7 +83,8 @@ def _bandwidth_kernel(call: Any, worker: Any, max_registers: int | None) -> Any:
 def latency_kernels(calls: Mapping[str, Any], *, nbi: bool) -> dict[str, Any]:
     """Make a kernel of one CTA for each scope: in each iteration one call, then quiet by the first thread.
 
-    nbi: the calls are non-blocking. They may return before the other threads have done their part, so a barrier comes before quiet.
+    nbi: whether the calls are non-blocking. These may return before the other threads have done their part, so a barrier comes before
+    quiet.
     """
     return {scope: _latency_kernel(call, scope_syncs[scope if nbi else "thread"]) for scope, call in calls.items()}
 
@@ -111,7 +112,7 @@ def message_workload(size: int, options: Options) -> Workload:
 
 
 def wqes(work: Workload, coalesces: bool) -> tuple[int, int]:
-    """Return the fewest and most WQEs: a WRITE or READ for each GiB of each call. Shares differ by at most one element."""
+    """Return the minimum and maximum number of WQEs: a WRITE or READ per GiB of each call. Parts differ by at most one element."""
     smallest, larger = divmod(work.nelems, work.messages)
     small, large = (-(-nelems * work.dtype.itemsize // MESSAGE_MAX) for nelems in (smallest, smallest + 1))
     count = larger * large + (work.messages - larger) * small

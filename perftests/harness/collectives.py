@@ -1,9 +1,10 @@
-"""What a row of a collective's test moves: numbers of elements, what each PE sends, what must arrive, and the arrays of the heap.
+"""The data of a row of a collective's test: numbers of elements, what each PE sends, what must arrive, and the arrays on the heap.
 
-A message has a part for every PE where NVSHMEM's tables say so (alltoall, fcollect, reducescatter): its size is that of all parts.
-``--ctas k`` divides it among k blocks, each of which performs the collective on its own share, on a channel of its own.
+In the collectives for which NVSHMEM's tables do so (alltoall, fcollect, reducescatter), a message has one part per PE, and its size is that
+of all parts. ``--ctas k`` divides it among k blocks, each of which performs the collective on its own part and its own channel.
 
-A PE has VARIANTS sources, which the iterations take in turn: what the last iteration left in dest, or in staging, is wrong for this one.
+A PE has VARIANTS sources, which the iterations use in rotation, so that what the last iteration left in dest, or in staging, is wrong for
+this one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,13 +24,13 @@ from pgas.perftests.harness.workload import DATATYPES, REDUCE_OPS, WARP, Workloa
 
 __all__ = ["BITWISE", "COLLECTIVES", "SCOPES", "VARIANTS", "Buffers", "Collective", "Message", "dtype_of", "messages", "row_bytes"]
 
-#: Sources of a PE. Not two: the halves of staging alternate.
+#: Number of sources of a PE; not two, because the halves of staging alternate.
 VARIANTS = 3
 
-#: By scope, the largest number of elements of a part that NVSHMEM's tests measure.
+#: Maximum number of elements of a part that NVSHMEM's tests measure, by scope.
 SCOPES = {"thread": 512, "warp": 4096, "block": 1 << 62}
 
-#: Reductions of integers only.
+#: Reductions that only integers have.
 BITWISE = ("and", "or", "xor")
 
 #: NumPy's functions, by NVSHMEM's names of the reductions.
@@ -46,12 +47,12 @@ class Collective:
     """One collective.
 
     Attributes:
-        name: pgas's; with _warp and _block for the other scopes.
-        result: what comes to dest of PE pe, from the sources of all PEs and the operation.
-        parts_of_source, parts_of_dest: whether the array has a part for every PE, or one.
-        bus: bytes that must cross the bus for each byte of the message, by the number of PEs (NVSHMEM's busbw).
-        reduces: it takes an operation.
-        width: numbers of an element; 2 for pairs.
+        name: name in pgas; with _warp and _block for the other scopes.
+        result: function that returns the contents of dest on PE pe, from the sources of all PEs and the operation.
+        parts_of_source, parts_of_dest: whether the array has one part per PE, or a single one.
+        bus: number of bytes that must cross the bus per byte of the message, by number of PEs (NVSHMEM's busbw).
+        reduces: whether it takes an operation.
+        width: number of numbers per element; 2 for pairs.
     """
 
     name: str
@@ -64,7 +65,7 @@ class Collective:
 
     @property
     def scales(self) -> bool:
-        """Whether the size of a message is that of a part for every PE."""
+        """Whether the size of a message is that of one part per PE."""
         return self.parts_of_source or self.parts_of_dest
 
 
@@ -81,7 +82,7 @@ def _broadcast(sources: Sources, pe: int, op: str) -> NDArray[Any]:
 
 
 def _reduced(sources: Sources, pe: int, op: str) -> NDArray[Any]:
-    """Combine in the order of PEs; 16-bit floats in float32, rounded once."""
+    """Combine in PE order; 16-bit floats in float32, rounded once."""
     dtype = sources[0].dtype
     wide = np.float32 if dtype in (np.float16, bfloat16) else dtype
     return reduce(_UFUNCS[op], [source.astype(wide) for source in sources]).astype(dtype)
@@ -113,16 +114,16 @@ COLLECTIVES = {
 
 @dataclass(frozen=True)
 class Message:
-    """The message of one collective call by all PEs, or of one by each block.
+    """The message of one collective call by all PEs, or of one call per block.
 
     Attributes:
-        collective: which.
-        nelems: elements of a part.
-        dtype: of a number.
-        op: of a reduction, NVSHMEM's name; else empty.
-        scope: thread, warp or block.
-        ctas, threads: of the kernel.
-        npes: members of the team.
+        collective: the collective.
+        nelems: number of elements of a part.
+        dtype: dtype of a number.
+        op: NVSHMEM's name of the operation of a reduction; otherwise empty.
+        scope: thread, warp, or block.
+        ctas, threads: numbers of CTAs and threads of the kernel.
+        npes: number of members of the team.
     """
 
     collective: Collective
@@ -136,20 +137,20 @@ class Message:
 
     @property
     def count(self) -> int:
-        """Elements of the message."""
+        """Number of elements of the message."""
         return self.nelems * (self.npes if self.collective.scales else 1)
 
     @property
     def size(self) -> int:
-        """Bytes of the message."""
+        """Number of bytes of the message."""
         return self.count * self.dtype.itemsize * self.collective.width
 
     def parts(self, array: str) -> int:
-        """Return how many parts source or dest has."""
+        """Return the number of parts of source or dest."""
         return self.npes if getattr(self.collective, f"parts_of_{array}") else 1
 
     def sources(self, seed: int, variant: int) -> list[NDArray[Any]]:
-        """Return what all PEs send."""
+        """Return the data that all PEs send."""
         n = self.nelems * self.parts("source")
         return [self._elements(np.random.default_rng([seed, self.size, pe, variant]), n, pe) for pe in range(self.npes)]
 
@@ -170,14 +171,14 @@ class Message:
 
 
 def row_bytes(options: Options) -> int:
-    """Return an upper bound of the symmetric heap that a row needs: sources, destination and the expected contents."""
+    """Return an upper bound of the symmetric heap that a row needs: sources, destination, and the expected contents."""
     return (2 * VARIANTS + 1) * options.max_size + 2 * GUARD_BYTES
 
 
 def messages(collective: Collective, options: Options, npes: int, scopes: Sequence[str]) -> Iterator[list[Message]]:
-    """Yield the rows of each table, by type, operation and scope.
+    """Yield the rows of each table, by type, operation, and scope.
 
-    With ``-s all`` a scope has rows up to SCOPES elements for each block, as NVSHMEM's.
+    With ``-s all``, a scope has rows of up to SCOPES elements per block, like NVSHMEM's.
     """
     names = ("int32", "int64") if options.datatype == ALL else (options.datatype,)
     ops = REDUCE_OPS if options.reduce_op == ALL else (options.reduce_op or "",)
@@ -195,7 +196,7 @@ def messages(collective: Collective, options: Options, npes: int, scopes: Sequen
 
 
 def dtype_of(name: str, *, exact: bool) -> np.dtype:
-    """Return NVSHMEM's type as NumPy's. exact: as numbers, not only as bits."""
+    """Return the NumPy dtype of NVSHMEM's type. exact: whether it must have the same numbers, not only the same bits."""
     return np.dtype(bfloat16) if exact and name in ("bf16", "bfloat16") else np.dtype(DATATYPES[name])
 
 
@@ -208,16 +209,17 @@ def _numbers(collective: Collective, options: Options, npes: int, dtype: np.dtyp
 
 
 class Buffers:
-    """The arrays of a row: sources, a guarded destination, what must come there, and how often the rehearsal found something else.
+    """The arrays of a row: sources, a guarded destination, its expected contents, and the number of differences in the checked warm-up.
 
-    Collective to make and to leave. Every destination of the rehearsal is compared in the kernel, the last of the timed iterations here.
+    Entering and leaving are collective. Every destination of the checked warm-up is compared in the kernel, the last of the timed
+    iterations here.
     """
 
     def __init__(self, message: Message, seed: int) -> None:
-        """Make the arrays, and fill all but the destination."""
+        """Make the arrays, and fill all except the destination."""
         dtype, width = message.dtype, message.collective.width
         n_source, n_dest = (message.nelems * message.parts(array) for array in ("source", "dest"))
-        self._n, self.pitch = n_source, -(-n_source // 16) * 16  # so that all sources are aligned alike
+        self._n, self.pitch = n_source, -(-n_source // 16) * 16  # so that all sources have the same alignment
         guard, numbers, words = GUARD_BYTES // dtype.itemsize, n_dest * width, np.dtype(f"u{dtype.itemsize}")
         self._work = Workload(numbers * dtype.itemsize, dtype, numbers, 1, message.scope, 1, message.threads, 1, message.size, None)
         self._arrays: list[Any] = []
@@ -263,11 +265,11 @@ class Buffers:
         return self.source[first : first + self._n]
 
     def clear(self, iters: int) -> None:
-        """Put into dest whatever differs from what so many iterations leave there."""
+        """Fill dest with values that differ from those that this many iterations leave there."""
         self._guarded.copy_to_device(payload.dest_image(self._work, self._last(iters), arrived=False))
 
     def find_fault(self, iters: int) -> str | None:
-        """Return what is wrong in dest and its guards after so many iterations, or was in the rehearsal."""
+        """Return what is wrong in dest and its guards after this many iterations, or was wrong in the checked warm-up."""
         if wrong := int(self.wrong.copy_to_host()[0]):
             return f"{wrong} elements were wrong after their iteration, in the warm-up"
         expected = payload.dest_image(self._work, self._last(iters), arrived=True)

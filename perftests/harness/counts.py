@@ -1,4 +1,4 @@
-"""Compares the NIC's counters of a row with the operations issued: a WQE lost or executed twice is a fault."""
+"""Compares the NIC's counters of a row with the operations issued, because a WQE lost or executed twice is a fault."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ class Issued:
 
     Attributes:
         messages: number of calls.
-        nbytes: bytes that they move.
-        wqes: the fewest and the most WQEs for them.
+        nbytes: number of bytes that they move.
+        wqes: minimum and maximum number of WQEs for them.
     """
 
     messages: int

@@ -1,4 +1,4 @@
-"""A barrier of all CTAs of one running kernel, as NVSHMEM's bandwidth tests have it between iterations."""
+"""A barrier of all CTAs of one running kernel, like the one between iterations of NVSHMEM's bandwidth tests."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ __all__ = ["Counter", "grid_barrier"]
 
 @cuda.jit(device=True)
 def grid_barrier(counter: Any, target: int) -> None:
-    """Wait until all CTAs of the grid have arrived; called by all threads of every CTA, which must all be resident.
+    """Wait until all CTAs of the grid have arrived; all threads of every CTA must call it, and all CTAs must be resident.
 
-    The counter only grows, so nothing is reset. The threadfence releases what the CTA did before; wait_until ends with an acquire.
+    The counter only grows, so that nothing is reset. The threadfence releases what the CTA did before; wait_until ends with an acquire.
 
     Args:
         counter: uint64 word on this PE's symmetric heap.
@@ -39,7 +39,7 @@ class Counter:
         self._value = 0
 
     def reserve(self, steps: int) -> int:
-        """Return the value that the next kernel starts from; steps: what it adds."""
+        """Return the value from which the next kernel starts; steps: the amount that it adds."""
         start = self._value
         self._value += steps
         return start

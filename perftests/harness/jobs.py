@@ -1,4 +1,4 @@
-"""Runs commands for tests and perf tests: processes, MPS, mpirun; the GPUs of this machine and its name in file names."""
+"""Runs commands for tests and perf tests: processes, MPS, and mpirun; also the GPUs of this machine, and its name in file names."""
 
 import contextlib
 import functools
@@ -22,21 +22,21 @@ __all__ = [
     "starting",
 ]  # fmt: skip
 
-#: The repository; of an installed wheel, the package's folder.
+#: Directory of the repository, or of the package if it is installed from a wheel.
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 #: Environment variable that marks all processes of a command of run().
 _MARK = "PERFTESTS_COMMAND"
 
-#: Without these, Open MPI refuses more PEs than cores, and binds the PEs of every job of two to the same two cores.
+#: Variables without which Open MPI rejects more PEs than cores, and binds the PEs of every job of two to the same two cores.
 _OPEN_MPI = ("--oversubscribe", "--bind-to", "none")
 
 _running: set[str] = set()
 
-#: Recorded results.
+#: Directory of recorded results.
 BASELINES = ROOT / "perftests" / "baselines"
 
-#: The folder for new results: in the repository the recorded ones, elsewhere the current folder.
+#: Directory for new results: in the repository that of the recorded ones, elsewhere the current directory.
 RESULTS = BASELINES if (ROOT / "pyproject.toml").exists() else Path()
 
 
@@ -60,9 +60,9 @@ def run(
     """Run a command and return whether it succeeded in time. After ``seconds`` it is killed with its descendants.
 
     Args:
-        variables: environment variables in addition to this process's.
-        output: file for its output. None: the command and its output are shown.
-        folder: where it runs. Default: the current folder.
+        variables: environment variables in addition to those of this process.
+        output: file for its output. Default: the command and its output are shown.
+        folder: directory in which it runs. Default: the current directory.
     """
     if output is None:
         print("+", shlex.join(command), flush=True)
@@ -103,7 +103,7 @@ def _end(mark: str) -> None:
 
 
 def marked(name: str, value: str) -> Iterator[int]:
-    """Yield the processes with a variable in their environment. Sessions and process groups do not tell, as mpirun makes new ones."""
+    """Yield the processes with a variable in their environment. Sessions and process groups do not suffice: mpirun makes new ones."""
     wanted = os.fsencode(f"{name}={value}")
     for environ in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # gone, or another user's
@@ -113,7 +113,7 @@ def marked(name: str, value: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP raise an exception, as Ctrl-C does, so that commands and daemons end. A second signal is ignored."""
+    """Make SIGTERM and SIGHUP raise an exception, like Ctrl-C, so that commands and daemons end. A second signal is ignored."""
 
     def leave(number: int, _frame: object) -> NoReturn:
         for each in before:
@@ -136,8 +136,8 @@ def mps(gpu: str | None = None) -> Iterator[dict[str, str]]:
     """Run an MPS daemon, and yield its clients' environment variables.
 
     Args:
-        gpu: UUID of the only GPU that it serves. None: all GPUs; the variables are set in this process, and no daemon is started if the
-            environment names one.
+        gpu: UUID of the only GPU that it serves. Default: all GPUs; then the variables are set in this process, and no daemon is started if
+            the environment names one.
     """
     if gpu is None and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
         yield {}
@@ -150,7 +150,7 @@ def mps(gpu: str | None = None) -> Iterator[dict[str, str]]:
             try:
                 yield of_clients
             finally:
-                with contextlib.suppress(subprocess.TimeoutExpired):  # some client does not end
+                with contextlib.suppress(subprocess.TimeoutExpired):  # if some client does not end
                     control(["nvidia-cuda-mps-control"], input=b"quit -t 10\n", check=False, timeout=30)
 
 
@@ -166,7 +166,7 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 def gpus(attribute: str = "name") -> list[str]:
-    """Return the names of the visible GPUs, or another attribute, such as ``uuid``. A child process asks, so CUDA is not loaded here."""
+    """Return the names of the visible GPUs, or another attribute such as ``uuid``, from a child process to avoid loading CUDA here."""
     code = f"""
 from numba import cuda
 for device in cuda.list_devices():
@@ -188,7 +188,7 @@ def _mpirun() -> tuple[str, ...]:
 
 
 def starting(npes: int) -> list[str]:
-    """Return the start of a command, for messages: this job's launcher, else mpirun, or pgas.run where there is none; and ``-n npes``."""
+    """Return the start of a command, for messages: this job's launcher, otherwise mpirun, or pgas.run if there is none; and ``-n npes``."""
     found = launched()
     launcher = found.launcher if found is not None else ""
     if launcher not in ("mpirun", "srun", "pgas.run"):
@@ -197,7 +197,7 @@ def starting(npes: int) -> list[str]:
 
 
 def mpirun(n: int) -> list[str]:
-    """Return the command that starts n PEs on any cores, with the mpirun beside this Python if there is one."""
+    """Return the command that starts n PEs on any cores, with the mpirun next to this Python if there is one."""
     return [*_mpirun(), "-n", str(n)]
 
 

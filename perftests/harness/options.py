@@ -1,4 +1,4 @@
-"""The command line of the perf tests: NVSHMEM's flags, defaults and size suffixes, checked before pgas.init()."""
+"""The command line of the perf tests: NVSHMEM's flags, defaults, and size suffixes, checked before pgas.init()."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +19,12 @@ _LARGEST = 2**31 - 1
 _LARGEST_SIZE = 1 << 40
 #: Flags that tests of latency do not have.
 OF_ONE_CTA = ("ctas", "stride", "bidir")
-#: Flags that tests of collectives do not have: their messages are contiguous, and all PEs send.
+#: Flags that tests of collectives do not have, because their messages are contiguous and all PEs send.
 OF_COLLECTIVES = ("stride", "bidir", "plot")
-#: Value of a flag that asks for all of NVSHMEM's tables: data types, operations of reductions, scopes.
+#: Value of a flag that requests all of NVSHMEM's tables: data types, operations of reductions, scopes.
 ALL = "all"
 
-#: Default size of the symmetric heap, and bytes needed beside a row's two arrays.
+#: Default size of the symmetric heap, and number of bytes needed in addition to a row's two arrays.
 _DEFAULT_HEAP = 1 << 30
 _SPARE_HEAP = 64 << 20
 
@@ -51,7 +51,7 @@ class Defaults:
 
 @dataclass(frozen=True)
 class Options:
-    """A parsed command line. Sizes in bytes; stride in elements; atomic_op and reduce_op are None in tests that have none."""
+    """A parsed command line. Sizes are in bytes, stride is in elements; atomic_op and reduce_op are None in tests without them."""
 
     min_size: int
     max_size: int
@@ -80,7 +80,7 @@ class Options:
             size *= self.step
 
     def row_bytes(self) -> int:
-        """Return the bytes of symmetric heap that the largest row needs: source, and destination between guards."""
+        """Return the number of bytes of symmetric heap that the largest row needs: source, and destination between guards."""
         return 2 * (self.max_size * self.stride + GUARD_BYTES)
 
     def heap_bytes(self) -> int:
@@ -88,14 +88,14 @@ class Options:
         return self.row_bytes() + _SPARE_HEAP
 
     def checking_bytes(self) -> int:
-        """Return the bytes of host memory that a PE needs to check the largest row: elements, image, copy, comparison."""
+        """Return the number of bytes of host memory that a PE needs to check the largest row: elements, image, copy, and comparison."""
         return 2 * self.row_bytes()
 
     def set_environment(self, row_bytes: int | None = None) -> None:
         """Set the variables for transport and heap size; a heap size set by the user stays.
 
         Args:
-            row_bytes: symmetric heap of the largest row. None: row_bytes().
+            row_bytes: bytes of symmetric heap for the largest row. Default: row_bytes().
         """
         if self.transport is not None:
             os.environ["PGAS_TRANSPORT"] = self.transport
@@ -108,7 +108,7 @@ def parse(prog: str, description: str, defaults: Defaults, scopes: Sequence[str]
     """Return the options of a command line.
 
     Args:
-        prog: the test's name.
+        prog: name of the test.
         description: first sentence of --help.
         defaults: values of missing flags.
         scopes: scopes of the test, the default first; ``-s`` exists if there are several.

@@ -1,17 +1,17 @@
-"""Runs one perf test on two PEs, row by row: warm up, fill with fresh data, time one kernel, check every byte.
+"""Runs one perf test on two PEs, row by row: warm up, fill with fresh data, time one kernel, and check every byte.
 
-A job with two paths has more PEs: the table has rows of PE 0 with its first near PE, then with its first far one.
+A job with two transports has more than two PEs: the table has rows for PE 0 and its first PE with mapped memory, then for PE 0 and its
+first PE behind a NIC.
 
 A row (workload.py divides its bytes into messages):
 
-1. a warm-up launch of ``warmup_iters`` iterations through pgas.launch, which refuses a grid that cannot all be
-   resident;
+1. a warm-up launch of ``warmup_iters`` iterations through pgas.launch, which rejects a grid that cannot all be resident;
 2. the sources get new random elements, the destinations the complement of the expected ones, between guards (payload.py);
-3. one launch of all ``iters`` iterations is timed (timing.py). Bandwidth: a grid barrier after each iteration and
-   quiet once at the end; PE 0 performs the operations, with ``--bidir`` both PEs do. Latency: one CTA, and each
-   iteration waits for its own completion. Ping-pong: both PEs run the kernel, and PE 0's is timed;
-4. both PEs check their whole destination, guards and gaps included, also if nothing was sent to it; through a NIC,
-   they also compare its counters with the operations issued (counts.py);
+3. one launch of all ``iters`` iterations is timed (timing.py). Bandwidth: a grid barrier after each iteration and quiet once at the end; PE
+   0 performs the operations, or both PEs with ``--bidir``. Latency: one CTA, and each iteration waits for its own completion. Ping-pong:
+   both PEs run the kernel, and PE 0's is timed;
+4. both PEs check their whole destination, including guards and gaps, even if nothing was sent to it; through a NIC, they also compare its
+   counters with the operations issued (counts.py);
 5. bandwidth = size * iters / time, message rate = messages * iters / time, summed over the sending PEs. GB = 1e9
    bytes. Latency = time / iters.
 """
@@ -50,14 +50,14 @@ class Leg:
     """The two PEs of a row, of which the first is PE 0."""
 
     other: int
-    path: str | None  #: the transport between them, None in a job with one path
-    near: bool = False  #: with two paths: their memory is mapped
+    path: str | None  #: the transport between them, None in a job with one transport
+    near: bool = False  #: with two transports: whether their memory is mapped
 
     def __str__(self) -> str:
         return f"# {'near' if self.near else 'far'}: PE 0 and PE {self.other}, {self.path}"
 
     def peer_of(self, pe: int) -> int:
-        """Return the PE that a PE sends to: itself if it is neither of the two."""
+        """Return the PE to which a PE sends: itself if it is neither of the two."""
         return {0: self.other, self.other: 0}.get(pe, pe)
 
 
@@ -71,7 +71,7 @@ def legs() -> list[Leg]:
 
 
 class Pattern(Enum):
-    """Which PEs perform operations, and in which direction the payload goes."""
+    """Which PEs perform operations, and in which direction the payload is sent."""
 
     PUSH = "from the PE that calls to its peer"
     PULL = "from the peer to the PE that calls"
@@ -83,23 +83,24 @@ class PerfTest:
     """One test.
 
     Attributes:
-        name: as NVSHMEM's.
+        name: NVSHMEM's name.
         description: first sentence of --help.
-        kernels: by scope, the default first, or by atomic operation: kernel(*buffers, *extra, counter, start, iters, pe). The kernel
-            leaves start + steps(work, iters) in the counter.
-        workload: divides one size; options.scope is one of the kernels'.
-        wqes: returns the fewest and the most WQEs of one iteration through a NIC. Its second argument is NIC.coalesces.
-        defaults: NVSHMEM's.
-        simulator_defaults: smaller, so that a run in the simulator takes seconds.
+        kernels: kernels by scope, the default first, or by atomic operation: kernel(*buffers, *extra, counter, start, iters, pe). The
+            kernel leaves start + steps(work, iters) in the counter.
+        workload: function that divides one size; options.scope is one of those of kernels.
+        wqes: function that returns the minimum and maximum number of WQEs of one iteration through a NIC. Its second argument is
+            NIC.coalesces.
+        defaults: NVSHMEM's defaults.
+        simulator_defaults: smaller defaults, so that a run in the simulator takes seconds.
         measures: report.BANDWIDTH or LATENCY.
-        unit: what a latency is the time of, for the lines above the table.
+        unit: the operation whose time a latency is, for the lines above the table.
         pattern: direction of the payload.
-        every_scope: without -s all scopes are measured, one after the other.
-        extra: returns the kernel arguments between buffers and counter.
-        buffers: makes the Transfer of a row.
-        signals: bytes of signals in an iteration, which a NIC moves beside the payload.
-        transports: those that it can run over.
-        unmapped: why it cannot run over others.
+        every_scope: whether all scopes are measured, one after the other, without -s.
+        extra: function that returns the kernel arguments between buffers and counter.
+        buffers: function that makes the Transfer of a row.
+        signals: bytes of signals in an iteration, which a NIC moves in addition to the payload.
+        transports: transports over which it can run.
+        unmapped: reason why it cannot run over others.
     """
 
     name: str
@@ -137,7 +138,7 @@ class PerfTest:
                 yield self.workload(size, replace(options, scope=scope))
 
     def steps(self, work: Workload, iters: int) -> int:
-        """Return what iterations add to the counter: 1 for each CTA at each grid barrier, or 1 for each turn of a ping-pong."""
+        """Return what iterations add to the counter: 1 per CTA at each grid barrier, or 1 per iteration of a ping-pong."""
         return iters * (work.ctas if self.measures == BANDWIDTH else 1 if self.pattern is Pattern.PING_PONG else 0)
 
 
@@ -149,7 +150,7 @@ def run(test: PerfTest, argv: Sequence[str] | None = None) -> int:
     """Run a test from the command line.
 
     Returns:
-        Exit status: 0, or 1 if the data of a row did not arrive, or 2 if the run was refused (the same on all PEs).
+        Exit status, the same on all PEs: 0, 1 if the data of a row did not arrive, or 2 if the test cannot run.
     """
     return in_job(test, argv, lambda options: options.row_bytes(), _run)
 
@@ -163,10 +164,10 @@ def in_job(
     """Parse a test's command line, and call ``perform(test, options, argv)`` in a job; see run().
 
     Args:
-        test: has name, description, scopes, defaults and simulator_defaults.
-        argv: arguments of the command. None: the process's.
-        row_bytes: symmetric heap of the largest row.
-        perform: returns the exit status, or raises RefusedError.
+        test: object with name, description, scopes, defaults, and simulator_defaults.
+        argv: arguments of the command; if None, those of the process.
+        row_bytes: bytes of symmetric heap for the largest row.
+        perform: function that returns the exit status, or raises RefusedError.
     """
     outlive_reader()
     argv = sys.argv[1:] if argv is None else argv
@@ -208,7 +209,7 @@ def _reason_to_refuse(test: PerfTest, options: Options) -> str | None:
 
 
 def unwritable(options: Options) -> str | None:
-    """Return why a file that a flag asks for cannot be written."""
+    """Return why a file that a flag requests cannot be written."""
     for flag, path in (("--json", options.json), ("--plot", options.plot)):
         if path is not None and (Path(path).is_dir() or not os.access(Path(path).absolute().parent, os.W_OK)):
             return f"argument {flag}: {path} cannot be written; it must be a file in a folder that exists"
@@ -218,7 +219,7 @@ def unwritable(options: Options) -> str | None:
 
 
 def _too_large(options: Options) -> str | None:
-    """Return why the largest row does not fit into the heap, or its checks into the machine's memory; None if all fits."""
+    """Return why the largest row does not fit into the heap, or its checks into the machine's memory; None if everything fits."""
     job = runtime.current()
     if (wanted := options.row_bytes()) > job.heap.limit:
         return f"{_max_size(options)} needs {wanted} bytes of symmetric heap on each PE, which may have {job.heap.limit}"
@@ -234,7 +235,7 @@ def _max_size(options: Options) -> str:
 
 
 def complain(test: Any, text: str, pe: int) -> None:
-    """Say on PE 0 what is wrong."""
+    """Print on PE 0 what is wrong."""
     if pe == 0:
         print(f"{test.name}: error: {text}", file=sys.stderr, flush=True)
 
@@ -257,7 +258,7 @@ def new_report(test: str, options: Options, argv: Sequence[str], measures: str, 
 
 
 def _rows(test: PerfTest, options: Options) -> Iterator[Row]:
-    """Measure each size; collective. A row with wrong data is reported at once and has no rate."""
+    """Measure each size; collective. A row with wrong data is reported immediately and has no rate."""
     timing.prepare()
     for leg in legs():
         if leg.path is not None and pgas.my_pe() == 0:
@@ -377,7 +378,7 @@ def _print_rows(result: Report, rows: Iterable[Row], total: int) -> bool:
 
 @contextmanager
 def progress(title: str, total: int, shown: bool) -> Iterator[Callable[[], None]]:
-    """Count rows on stderr if it is a terminal, and stdout, where the rows go, is not."""
+    """Count rows on stderr if it is a terminal and stdout, to which the rows are printed, is not."""
     if not (shown and sys.stderr.isatty()) or sys.stdout.isatty():
         yield lambda: None
         return
@@ -394,7 +395,7 @@ def progress(title: str, total: int, shown: bool) -> Iterator[Callable[[], None]
 
 
 def write_files(result: Report, options: Options) -> None:
-    """Write the files that flags ask for."""
+    """Write the files that flags request."""
     if options.json is not None:
         result.write_json(options.json)
     if options.plot is not None:

@@ -1,7 +1,7 @@
-"""The data of a row: source, destination before and after, and the first wrong byte. numpy only.
+"""The data of a row: source, destination before and after, and the first wrong byte. It uses only NumPy.
 
-A destination is ``guard | span of the message | guard``. Before the row the message's elements hold the complement of the
-expected values, so no byte is right by chance; guards and the gaps of a stride always hold POISON.
+A destination is ``guard | span of the message | guard``. Before the row, the message's elements hold the complement of the expected values,
+so that no byte is right by chance; guards and the gaps of a stride always hold POISON.
 """
 
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from pgas.perftests.harness.workload import Workload
 
 __all__ = ["GUARD_BYTES", "POISON", "Fault", "dest_image", "find_fault", "random_elements", "source_image"]
 
-#: Bytes of guard on either side of the message: two cache lines, so the message is aligned like the array.
+#: Number of bytes of guard on either side of the message: two cache lines, so that the message is aligned like the array.
 GUARD_BYTES = 256
 #: Byte value of guards and gaps of a destination.
 POISON = 0xA5
-#: Byte value of the gaps of a source, so that a gap that was sent is seen.
+#: Byte value of the gaps of a source, so that a gap that was sent is detected.
 GAP = 0x3C
 
 
@@ -29,7 +29,7 @@ class Fault:
         offset: bytes from the start of the message; negative in the guard before it.
         where: message, gap, or guard.
         expected, found: byte values.
-        count: wrong bytes in the whole array.
+        count: number of wrong bytes in the whole array.
     """
 
     offset: int
@@ -44,18 +44,18 @@ class Fault:
 
 
 def random_elements(work: Workload, seed: int, pe: int) -> NDArray[np.generic]:
-    """Return the elements that PE pe sends in this row: random bits that depend on seed, size and PE only."""
+    """Return the elements that PE pe sends in this row: random bits that depend only on seed, size, and PE."""
     bits = np.random.default_rng([seed, work.size, pe]).bytes(work.size)
     return np.frombuffer(bits, dtype=work.dtype)
 
 
 def source_image(work: Workload, elements: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Return the source array: the elements, stride apart."""
+    """Return the source array: the elements, separated by the stride."""
     return _spread(work, elements, GAP, 0)
 
 
 def dest_image(work: Workload, elements: NDArray[np.generic], *, arrived: bool) -> NDArray[np.generic]:
-    """Return the whole destination array, guards included, before the elements arrive or after."""
+    """Return the whole destination array, including guards, before or after the elements arrive."""
     if not arrived:
         elements = np.invert(elements.view(np.uint8)).view(work.dtype)
     return _spread(work, elements, POISON, GUARD_BYTES)

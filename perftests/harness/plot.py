@@ -2,7 +2,7 @@
 
     python -m pgas.perftests.plot a.json b.json -o bandwidth.png
 
-Rows that were not validated are left out. Pictures need matplotlib: pip install 'pgas[plot]'.
+Rows that were not validated are omitted. Pictures need matplotlib: pip install 'pgas[plot]'.
 """
 
 import argparse
@@ -19,12 +19,12 @@ from pgas.perftests.harness.report import BANDWIDTH, place
 
 __all__ = ["Curve", "Panel", "draw", "highest", "lacking", "main", "picture", "read"]
 
-#: Okabe and Ito's colours without yellow, for every kind of colour vision; the markers tell curves apart in grey.
+#: Okabe and Ito's colors without yellow, for every kind of color vision; the markers distinguish curves in gray.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _MARKERS = "osD^vPX"
 _GREY = "#444444"
 
-#: Properties of a run and their text: in the legend where runs differ, below the picture where all are the same.
+#: Properties of a run and their text: in the legend if runs differ, below the picture if all are the same.
 _TRAITS = {
     "test": "{}", "machine": "{}", "gpu": "{}", "transport": "{}", "adapter": "{}", "engine": "{}", "scope": "scope {}", "ctas": "{} CTAs",
     "threads_per_cta": "{} threads per CTA", "datatype": "{}", "stride": "stride {}", "bidir": "both ways", "iters": "{} iterations",
@@ -33,12 +33,12 @@ _TRAITS = {
 
 
 class Curve(NamedTuple):
-    """A curve and its entry in the legend; y in bytes, messages or seconds."""
+    """A curve and its entry in the legend; y in bytes, messages, or seconds."""
 
     label: str
     points: Sequence[tuple[int, float]]
-    number: int  #: index of colour and marker
-    hollow: bool = False  #: dashed, with hollow markers: beside a curve of the same number
+    number: int  #: index of color and marker
+    hollow: bool = False  #: dashed, with hollow markers: next to a curve of the same number
 
 
 class Panel(NamedTuple):
@@ -61,9 +61,9 @@ def lacking() -> str | None:
 
 def picture(path: str, headline: str, details: str, panels: Sequence[Panel]) -> None:
     """Draw panels side by side into a PNG, with a headline above and facts about the runs below."""
-    import matplotlib  # here and below, because it takes half a second to load, and need not be installed
+    import matplotlib  # imported here and below, because it takes half a second to load and need not be installed
 
-    matplotlib.use("Agg")  # Files only: no display is needed.
+    matplotlib.use("Agg")  # Only files are written, so no display is needed.
     from matplotlib import pyplot
 
     figure, axes_of = pyplot.subplots(1, len(panels), squeeze=False, figsize=(3 + 5 * len(panels), 5), dpi=150, layout="constrained")
@@ -123,11 +123,11 @@ def highest(points: Sequence[tuple[int, float]], unit: str = "B/s") -> str:
 
 
 def draw(runs: Sequence[Mapping[str, Any]], path: str) -> None:
-    """Draw bandwidth or latency over message size, a curve for each run, scope and path.
+    """Draw bandwidth or latency over message size, one curve per run, scope, and path.
 
     Args:
         runs: JSON objects of perf tests, all of bandwidth or all of latency.
-        path: PNG to write.
+        path: path of the PNG to write.
     """
     bandwidth = _measures(runs[0]) == BANDWIDTH
     name, scale, unit = ("bw_gbps", 1e9, "B/s") if bandwidth else ("latency_us", 1e-6, "s")
@@ -166,7 +166,7 @@ def _told_apart(traits: Sequence[Mapping[str, str]]) -> tuple[list[str], list[st
 
 
 def read(name: str, keys: Sequence[str], parser: argparse.ArgumentParser) -> dict[str, Any]:
-    """Return a JSON file that has these keys; parser says if it has not."""
+    """Return the contents of a JSON file that has these keys; otherwise parser reports an error."""
     try:
         data: dict[str, Any] = json.loads(Path(name).read_text(encoding="utf-8"))
         [data[key] for key in keys]

@@ -1,4 +1,4 @@
-"""The output of a perf test: NVSHMEM's table with added columns (message rate, CTAs, validation), and JSON. No pgas call."""
+"""The output of a perf test: NVSHMEM's table with additional columns (message rate, CTAs, validation), and JSON. It does not call pgas."""
 
 import json
 import shlex
@@ -15,7 +15,7 @@ __all__ = ["BANDWIDTH", "LATENCY", "Report", "Row", "commit", "header_lines", "n
     "run_lines", "said", "title_lines",
 ]  # fmt: skip
 
-#: What the rows of a test measure.
+#: Quantity that the rows of a test measure.
 BANDWIDTH, LATENCY = "bandwidth", "latency"
 
 _MEASURED = {
@@ -29,10 +29,10 @@ def _columns(measures: str) -> tuple[tuple[str, int], ...]:
     return (("size(B)", 12), ("scope", 10), *_MEASURED[measures], *after)
 
 
-#: Number of the last columns, which only tables over a NIC have: calls, WQEs, doorbells.
+#: Number of the last columns, which only tables over a NIC have: calls, WQEs, and doorbells.
 _NIC_COLUMNS = 3
 
-#: NVSHMEM's table names where they differ from the test's; {} is the atomic operation.
+#: NVSHMEM's table names that differ from the test's; {} is the atomic operation.
 _TABLES = {
     "shmem_put_bw": "shmem_put_bw_uni", "shmem_get_bw": "shmem_get_bw_uni", "shmem_atomic_bw": "shmem_atomic_{}",
     "shmem_atomic_latency": "shmem_at_{}_ping_lat", "shmem_put_ping_pong_latency": "shmem_put_ping_lat",
@@ -45,22 +45,23 @@ class Row:
     """One message size.
 
     Attributes:
-        size: bytes that one PE moves in each iteration.
+        size: number of bytes that one PE moves per iteration.
         message_bytes: bytes of the largest message.
-        ctas: CTAs that had something to send.
-        threads: threads of each CTA.
-        scope: thread, warp or block.
-        stride: distance of neighbouring elements, in elements.
-        coalesced: the threads of a warp send to neighbouring places; None for calls that send several elements.
+        ctas: number of CTAs that had something to send.
+        threads: number of threads per CTA.
+        scope: thread, warp, or block.
+        stride: distance between neighboring elements, in elements.
+        coalesced: whether the threads of a warp send to neighboring locations; None for calls that send several elements.
         datatype: element type of the row.
-        bw_gbps: 1e9 bytes a second, sum of the sending PEs; None in tests of latency, and if the row was not validated.
-        latency_us: microseconds of one iteration, in ping-pongs the whole round trip; None in tests of bandwidth, and if not validated.
-        mops: million messages a second, sum of the sending PEs; None as bw_gbps.
-        messages: operations that PE 0 issued in the timed kernel.
+        bw_gbps: 1e9 bytes per second, sum of the sending PEs; None in tests of latency, and if the row was not validated.
+        latency_us: microseconds of one iteration, or of the whole round trip in ping-pongs; None in tests of bandwidth, and if not
+            validated.
+        mops: million messages per second, sum of the sending PEs; None if bw_gbps is.
+        messages: number of operations that PE 0 issued in the timed kernel.
         wqes, doorbells: the NIC's counters of that kernel; None without a NIC.
-        proxy: sampled shares of the time of PE 0's proxy thread by activity; None without such a thread, or if the row was too short.
-        validated: every byte of the payload arrived, no other byte changed, and the NIC's counters are right.
-        path: in a job with two paths, the transport between the two PEs.
+        proxy: sampled fractions of the time of PE 0's proxy thread by activity; None without such a thread, or if the row was too short.
+        validated: whether every byte of the payload arrived, no other byte changed, and the NIC's counters are right.
+        path: in a job with two transports, the transport between the two PEs.
     """
 
     size: int
@@ -84,7 +85,7 @@ class Row:
 
 @dataclass
 class Report:
-    """One run of one test: command, machine, and rows. The field names are those of the JSON."""
+    """One run of one test: command, machine, and rows. The field names are those in the JSON."""
 
     test: str
     machine: str
@@ -151,7 +152,7 @@ def run_lines(report: Report, simulator: bool, *, has_proxy: bool = False) -> li
 
 
 def place(machine: str | None, gpu: str | None) -> str:
-    """Return machine and GPU; the machine only if its text names the GPU."""
+    """Return machine and GPU, or only the machine if its text names the GPU."""
     return ", ".join(name for name in (machine, gpu if gpu and gpu not in (machine or "") else None) if name)
 
 
@@ -184,7 +185,7 @@ def command_text(npes: int, prog: str, argv: Sequence[str]) -> str:
 
 
 def said(line: str, simulator: bool) -> str:
-    """Return a line with figures as it is printed: in the simulator it ends with a comment that they are an interpreter's."""
+    """Return a line with figures in printed form: in the simulator it ends with a comment that they are an interpreter's."""
     return f"{line}  # interpreter" if simulator else line
 
 

@@ -2,10 +2,11 @@
 
 A row:
 
-1. sources get fresh random elements (collectives.py); a rehearsal of ``warmup_iters`` iterations compares the whole destination after each;
-2. the destination gets the complement of what is to come;
-3. the PEs meet on the stream, the clock starts, and ``iters`` iterations run in one kernel (``_on_stream``: calls of the host, one by one);
-4. every PE compares its destination, guards included; a NIC must not have counted errors;
+1. sources get fresh random elements (collectives.py); a checked warm-up of ``warmup_iters`` iterations compares the whole destination after
+   each;
+2. the destination gets the complement of the expected data;
+3. the PEs synchronize on the stream, the clock starts, and ``iters`` iterations run in one kernel (``_on_stream``: individual host calls);
+4. every PE compares its destination, including guards; a NIC must not have counted errors;
 5. latency = time / iters, of the slowest PE; algbw = size / latency; busbw is algbw times NVSHMEM's factor. GB = 1e9 bytes.
 """
 
@@ -26,11 +27,11 @@ __all__ = ["Case", "CollTest", "Measured", "run_named"]
 
 @dataclass(frozen=True)
 class Measured:
-    """What one PE measured in a row.
+    """Measurements of one PE in a row.
 
     Attributes:
-        seconds: of an iteration, on average.
-        least, most: of the fastest and the slowest iteration; None where one kernel, or one graph, does all.
+        seconds: average time of an iteration.
+        least, most: times of the fastest and the slowest iteration; None if one kernel or one graph performs all.
         fault: what is wrong with the data, or None.
     """
 
@@ -42,15 +43,15 @@ class Measured:
 
 @dataclass(frozen=True)
 class Case:
-    """A row that is to be measured.
+    """A row to be measured.
 
     Attributes:
-        size: bytes of the message; of barriers the threads of a block, as in NVSHMEM's tables.
-        scope: thread, warp or block, or a letter for it; None for calls of the host.
-        ctas, threads: of the kernel; None for calls of the host.
-        measure: rehearses and times it; collective.
-        count: elements of the message; None for barriers.
-        type: element type, in NVSHMEM's words.
+        size: bytes of the message, or for barriers the threads of a block, as in NVSHMEM's tables.
+        scope: thread, warp, or block, or a letter for it; None for host calls.
+        ctas, threads: numbers of CTAs and threads of the kernel; None for host calls.
+        measure: function that performs the checked warm-up and times the row; collective.
+        count: number of elements of the message; None for barriers.
+        type: NVSHMEM's name of the element type.
         redop: operation of a reduction.
         bus: factor from algbw to busbw; None for barriers.
     """
@@ -66,7 +67,7 @@ class Case:
     bus: float | None = None
 
 
-#: Columns of the tables: the key in a row, the title, the width, and the format of figures.
+#: Columns of the tables: key in a row, title, width, and format of figures.
 _COLUMNS = (
     ("size", "size(B)", 12, ""), ("count", "count", 10, ""), ("type", "type", 10, ""), ("redop", "redop", 8, ""), ("scope", "scope", 8, ""),
     ("latency_us", "latency(us)", 14, ".6f"), ("min_us", "min_lat(us)", 13, ".3f"), ("max_us", "max_lat(us)", 13, ".3f"),
@@ -81,12 +82,12 @@ class CollTest:
     """One test.
 
     Attributes:
-        name: as NVSHMEM's.
+        name: NVSHMEM's name.
         description: first sentence of --help.
-        tables: yields the name and the rows of each table.
+        tables: function that yields the name and the rows of each table.
         defaults: those of NVSHMEM's .args file.
-        simulator_defaults: small enough to be interpreted within seconds.
-        scopes: what -s takes, the default first.
+        simulator_defaults: defaults small enough to be interpreted within seconds.
+        scopes: values of -s, the default first.
     """
 
     name: str
@@ -102,7 +103,7 @@ class CollTest:
 
 
 def run_named(tests: Mapping[str, CollTest]) -> int:
-    """Run the test that has the name of this program, or that its first argument names."""
+    """Run the test named by the name of this program or by its first argument."""
     name, *argv = [Path(sys.argv[0]).name, *sys.argv[1:]]
     if name not in tests and argv:
         name, *argv = argv
@@ -120,7 +121,7 @@ def _run(test: CollTest, options: Options, argv: Sequence[str]) -> int:
     if shown:
         print(*report.run_lines(result, pgas.SIMULATOR, has_proxy=nic is not None and nic.on_host), sep="\n", flush=True)
     timing.prepare()
-    pgas.sync_all(stream=0)  # its kernel is compiled before the clock starts
+    pgas.sync_all(stream=0)  # so that its kernel is compiled before the clock starts
     tables = list(test.tables(options))
     with pair.progress(test.name, sum(len(cases) for _, cases in tables), shown) as advance:
         for table, cases in tables:
@@ -151,7 +152,7 @@ def _measure(case: Case) -> tuple[dict[str, Any], dict[int, str]]:
     before = counts.nic_counts()
     try:
         mine = case.measure()
-    except (pgas.HeapError, ValueError) as error:  # raised on all PEs: there is no room, or the blocks cannot all be resident
+    except (pgas.HeapError, ValueError) as error:  # raised on all PEs if there is no room, or the blocks cannot all be resident
         raise pair.RefusedError(f"size {case.size}: {error}") from error
     given = {name: value - before[name] for name, value in counts.nic_counts().items()}
     errors = f"the card counted {given['errors']} errors" if given.get("errors") else None
@@ -161,7 +162,7 @@ def _measure(case: Case) -> tuple[dict[str, Any], dict[int, str]]:
     row: dict[str, Any] = {name: value for name, value in vars(case).items() if name not in ("measure", "bus")}
     row |= {"latency_us": None, "min_us": None, "max_us": None, "algbw_gbps": None, "busbw_gbps": None}
     row |= {"wqes": given.get("wqes"), "doorbells": given.get("doorbells"), "validated": not faults}
-    if not faults:  # the time of wrong data means nothing
+    if not faults:  # the time of wrong data is meaningless
         row["latency_us"] = 1e6 * slowest.seconds
         if slowest.least is not None and slowest.most is not None:
             row |= {"min_us": 1e6 * slowest.least, "max_us": 1e6 * slowest.most}
@@ -187,7 +188,7 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def _shown(key: str, row: Mapping[str, Any]) -> bool:
-    """Whether the table has a column. Barriers have no bandwidth; kernels have no times of single calls."""
+    """Whether the table has a column. Barriers have no bandwidth; kernels have no times of individual calls."""
     if key in ("min_us", "max_us"):
         return row["scope"] is None and (row["min_us"] is not None or not row["validated"])
     if key in ("algbw_gbps", "busbw_gbps"):

@@ -1,4 +1,4 @@
-"""The time of one kernel: between CUDA events on a GPU, by the wall clock in the simulator."""
+"""The time of one kernel, between CUDA events on a GPU, or by the wall clock in the simulator."""
 
 import gc
 import time
@@ -10,7 +10,7 @@ import pgas
 
 __all__ = ["kernel_seconds", "prepare"]
 
-#: 400 us of lead-in: the CPU needs some tens of microseconds to queue two events and a kernel with arrays.
+#: Duration of the lead-in, 400 µs, because the CPU needs some tens of microseconds to queue two events and a kernel with arrays.
 _LEAD_IN_STEPS, _LEAD_IN_STEP_NS = 20, 20_000
 
 
@@ -22,7 +22,7 @@ def lead_in(steps: int, step_ns: int) -> None:
 
 
 def prepare() -> None:
-    """Compile the lead-in, so that no timed launch does."""
+    """Compile the lead-in, so that no timed launch compiles it."""
     if not pgas.SIMULATOR:
         lead_in[1, 1](0, 0)
         pgas.synchronize()
@@ -37,12 +37,13 @@ def kernel_seconds(
         kernel: made by @pgas.jit.
         ctas: number of blocks.
         threads: threads per block.
-        arguments: of the kernel.
-        at_once: launch it without a lead-in, for a kernel that must run when another PE's, behind its lead-in, begins.
-        together: collective; all PEs meet on the stream before the clock starts, so their kernels begin at the same time.
+        arguments: arguments of the kernel.
+        at_once: whether to launch it without a lead-in, for a kernel that must be running when another PE's begins after its lead-in.
+        together: whether all PEs synchronize on the stream before the clock starts, so that their kernels begin at the same time;
+            collective.
 
-    On a GPU the lead-in is queued first. While it runs, the CPU queues event, kernel and event, so the time between the events does not
-    include the CPU's launch overhead, as NVSHMEM's does.
+    On a GPU the lead-in is queued first. While it runs, the CPU queues event, kernel, and event, so that the time between the events does
+    not include the CPU's launch overhead, unlike NVSHMEM's.
 
     Raises:
         PgasError: the kernel failed.
@@ -56,7 +57,7 @@ def kernel_seconds(
         return time.perf_counter() - started
     start, stop = cuda.event(timing=True), cuda.event(timing=True)
     collects = gc.isenabled()
-    gc.disable()  # a collection between the launches would take longer than the lead-in
+    gc.disable()  # because a collection between the launches would take longer than the lead-in
     try:
         if not at_once:
             lead_in[1, 1](_LEAD_IN_STEPS, _LEAD_IN_STEP_NS)

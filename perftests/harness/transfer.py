@@ -1,4 +1,4 @@
-"""Source and guarded destination of one row on one PE: filled before it, compared after it (payload.py)."""
+"""Source and guarded destination of one row on one PE, filled before the row and compared after it (payload.py)."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ class Transfer:
         self._dest = self._guarded[guard : guard + work.span]
 
     def arguments(self, *, rehearsal: bool) -> tuple[Any, ...]:
-        """Return the first arguments of the kernel; rehearsal: for the warm-up."""
+        """Return the first arguments of the kernel; rehearsal: whether it is for the warm-up."""
         return self._dest, self._source
 
     def fill(self, seed: int, peer: int) -> None:
@@ -37,9 +37,9 @@ class Transfer:
         """Return what is wrong after the row, None if nothing is.
 
         Args:
-            seed, peer: as given to fill().
-            sent: iterations in which this PE performed the operation.
-            received: iterations in which it received the peer's payload.
+            seed, peer: arguments of fill().
+            sent: number of iterations in which this PE performed the operation.
+            received: number of iterations in which it received the peer's payload.
         """
         expected = self._image(self._elements(seed, peer), received)
         return payload.find_fault(self._work, self._guarded.copy_to_host(), expected)

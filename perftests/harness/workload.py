@@ -1,4 +1,4 @@
-"""How the bytes of one row are divided into messages: element type, CTAs, shares. Pure arithmetic, no pgas call."""
+"""Division of the bytes of one row into messages: element type, CTAs, and parts. This is pure arithmetic and does not call pgas."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ __all__ = [
     "share",
 ]  # fmt: skip
 
-#: Threads of a warp.
+#: Number of threads of a warp.
 WARP = 32
 
-#: NVSHMEM's names of element types. The tests only move bits, so bfloat16 is uint16.
+#: NVSHMEM's names of element types. The tests only move bits, so that bfloat16 is uint16.
 DATATYPES: dict[str, str] = {
     "char": "int8", "schar": "int8", "int8": "int8", "uchar": "uint8", "uint8": "uint8",
     "short": "int16", "int16": "int16", "ushort": "uint16", "uint16": "uint16",
@@ -37,19 +37,19 @@ REDUCE_OPS = ("sum", "prod", "and", "or", "xor", "min", "max")
 
 @dataclass(frozen=True)
 class Workload:
-    """What one sending PE does in each iteration of one row.
+    """The work of one sending PE in each iteration of one row.
 
     Attributes:
-        size: bytes sent.
-        dtype: element type; the widest that divides size if the requested one does not.
-        nelems: elements sent, size / itemsize.
-        stride: distance of neighbouring elements, in elements; 1 is contiguous.
-        scope: who calls the operation together: thread, warp or block.
-        ctas: CTAs that have something to send; no others are launched.
-        threads: threads of each CTA.
+        size: number of bytes sent.
+        dtype: element type; if the requested one does not divide size, the widest that does.
+        nelems: number of elements sent, size / itemsize.
+        stride: distance between neighboring elements, in elements; 1 is contiguous.
+        scope: threads that call the operation together: thread, warp, or block.
+        ctas: number of CTAs that have something to send; no others are launched.
+        threads: number of threads per CTA.
         messages: number of calls of the operation.
-        message_bytes: bytes of the largest message.
-        coalesced: the threads of a warp send to neighbouring places; None for calls that send several elements.
+        message_bytes: number of bytes of the largest message.
+        coalesced: whether the threads of a warp send to neighboring locations; None for calls that send several elements.
     """
 
     size: int
@@ -70,9 +70,9 @@ class Workload:
 
 
 def element_type(size: int, wanted: str) -> np.dtype:
-    """Return the dtype named wanted if it divides size, else the widest unsigned integer that does.
+    """Return the dtype named wanted if it divides size, otherwise the widest unsigned integer that does.
 
-    So every byte of every size is sent. NVSHMEM sends nothing for 4 bytes of doubles, and prints a rate.
+    Therefore, every byte of every size is sent. NVSHMEM sends nothing for 4 bytes of doubles, but prints a rate.
     """
     dtype = np.dtype(DATATYPES[wanted])
     if size % dtype.itemsize == 0:
@@ -80,8 +80,8 @@ def element_type(size: int, wanted: str) -> np.dtype:
     return np.dtype(next(f"u{itemsize}" for itemsize in (4, 2, 1) if size % itemsize == 0))
 
 
-def share(worker, workers, nelems):  # type: ignore[no-untyped-def]  # Also compiled as device code.
-    """Return a worker's contiguous share, first element and end. Shares differ by at most one element."""
+def share(worker, workers, nelems):  # type: ignore[no-untyped-def]  # also compiled as device code
+    """Return a worker's contiguous part: first element and end. Parts differ by at most one element."""
     each = nelems // workers
     extra = nelems - each * workers
     first = worker * each + min(worker, extra)
@@ -89,7 +89,7 @@ def share(worker, workers, nelems):  # type: ignore[no-untyped-def]  # Also comp
 
 
 def put_workload(size: int, datatype: str, scope: str, ctas: int, threads: int) -> Workload:
-    """Divide a row of a put test: every CTA (scope block), warp or thread puts one contiguous share of the message.
+    """Divide a row of a put test: every CTA (scope block), warp, or thread puts one contiguous part of the message.
 
     If there are fewer elements than workers, each element has a worker, and CTAs without elements are not launched.
     """
@@ -103,7 +103,7 @@ def put_workload(size: int, datatype: str, scope: str, ctas: int, threads: int) 
 
 
 def p_workload(size: int, datatype: str, stride: int, ctas: int, threads: int) -> Workload:
-    """Divide a row of a p test: thread t of n sends elements t, t + n, t + 2n ..., each as one message."""
+    """Divide a row of a p test: thread t of n sends elements t, t + n, t + 2n, ..., each as one message."""
     dtype = element_type(size, datatype)
     nelems = size // dtype.itemsize
     ctas = min(ctas, -(-nelems // threads))

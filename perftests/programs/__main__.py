@@ -31,7 +31,7 @@ from pgas.perftests.programs.oracle import Fault
 from pgas.perftests.programs.shrink import Numbered, legal, shrunk
 from pgas.perftests.programs.trial import Trial
 
-#: Default types on GPUs, few as kernels take long to compile: one without atomics, one with some, one with all.
+#: Default types on GPUs, few because kernels take long to compile: one without atomics, one with some, and one with all.
 _TYPES_ON_GPUS = ("uint8", "float32", "uint64")
 
 #: Variables that are not part of the printed command.
@@ -39,7 +39,8 @@ _NOT_SAID = ("PGAS_TRANSPORT", "PGAS_TIMEOUT", "PGAS_CHANNELS", "PGAS_LL_BYTES",
 
 __all__ = ["main", "run"]
 
-#: Attempts to make a failing program smaller. Each runs several times in several blocks, as not every run may show the fault.
+#: Number of attempts to make a failing program smaller. Each runs several times in several blocks, because not every run may show the
+#: fault.
 _TRIALS = 100
 _RUNS = 5
 _COPIES = 16
@@ -49,13 +50,13 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Run from the command line.
 
     Returns:
-        Exit status, the same on all PEs: 0, or 1 if a program failed, or 2 if the run was refused.
+        Exit status, the same on all PEs: 0, 1 if a program failed, or 2 if the programs cannot run.
     """
     arguments = _parse(sys.argv[1:] if argv is None else argv)
     if arguments.transport is not None:
         os.environ["PGAS_TRANSPORT"] = arguments.transport
-    os.environ.setdefault("PGAS_CHANNELS", str(2 * GROUP))  # two of each team for every program
-    os.environ.setdefault("PGAS_LL_BYTES", "256")  # regions are small, and some messages are to be large
+    os.environ.setdefault("PGAS_CHANNELS", str(2 * GROUP))  # two per team for every program
+    os.environ.setdefault("PGAS_LL_BYTES", "256")  # because regions are small, and some messages should be large
     try:
         job = pgas.init()
     except pgas.TransportError as error:  # on all PEs
@@ -91,7 +92,7 @@ def _drawn(arguments: Any, trial: Trial) -> int:
         except pgas.PgasError:
             command = _command(arguments, ["--first", str(numbers.start), "--count", str(len(numbers))])
             text = f"programs: error: programs {numbers.start} to {numbers[-1]} did not end properly; again: {command}\n"
-            sys.stderr.write(text)  # on every PE that gets the error, as the first one to end ends the job
+            sys.stderr.write(text)  # on every PE that gets the error, because the first one to end ends the job
             sys.stderr.flush()
             raise
         if faults:

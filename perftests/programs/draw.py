@@ -42,7 +42,7 @@ from pgas.perftests.programs.rules import Rules
 
 __all__ = ["DTYPES", "GROUP", "draw", "shape"]
 
-#: Programs that run together, a block each: program n is in group n // GROUP.
+#: Number of programs that run together, one block each: program n is in group n // GROUP.
 GROUP = 32
 
 #: Types of elements.
@@ -56,11 +56,11 @@ _ORDER = {Kind.FENCE: 2, Kind.QUIET: 2, Kind.QUIET_PE: 1, Kind.FLUSH: 1}
 _SENDING = (Kind.PUT, Kind.PUT_NBI, Kind.IPUT, Kind.P)
 _NOT_ON_HOSTS = (Kind.TEST, Kind.SYNCTHREADS, *TESTS_OF_SEVERAL)
 _SIGNALLED = (Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI)
-_HOST_SHARE = 0.2  #: share of groups with a phase that hosts perform
-_TEAMS_SHARE = 0.25  #: share of groups with teams
-_COLLECTIVE_SHARE = 0.35  #: of operations in their programs
-_LOCAL_SHARE = 0.2  #: share of local operands in registered memory
-_PLACES = 6  #: number of places that later operations use again
+_HOST_SHARE = 0.2  #: fraction of groups with a phase that hosts perform
+_TEAMS_SHARE = 0.25  #: fraction of groups with teams
+_COLLECTIVE_SHARE = 0.35  #: fraction of operations in their programs
+_LOCAL_SHARE = 0.2  #: fraction of local operands in registered memory
+_PLACES = 6  #: number of locations that later operations use again
 
 
 def shape(seed: int, group: int, n_pes: int) -> Shape:
@@ -79,7 +79,7 @@ def shape(seed: int, group: int, n_pes: int) -> Shape:
 
 
 def _teams(dice: random.Random, n_pes: int) -> tuple[tuple[int, ...], ...]:
-    """Draw teams: all PEs, those of a stride, and a list."""
+    """Draw teams: all PEs, PEs with a stride, and a list."""
     start, stride = dice.randrange(n_pes), dice.choice((-2, -1, 1, 2))
     split = tuple(range(start, n_pes if stride > 0 else -1, stride))
     return tuple(range(n_pes))[:: dice.choice((1, -1))], split, tuple(dice.sample(range(n_pes), dice.randint(1, n_pes)))
@@ -195,7 +195,7 @@ class _Drawing:
                 yield from self._admitted(then)
 
     def _kept(self, o: Operation) -> Operation:
-        """Remember the places of an operation, for later ones."""
+        """Record the locations of an operation, for later ones."""
         if o.kind in _SIGNALS:
             places = (_Place(o.target, o.dest, o.nelems),) if o.nelems else ()
             self._told.append(_Message(o, places))
@@ -231,7 +231,7 @@ class _Drawing:
             self._told[-1] = _Message(flag, places)
 
     def _collective(self) -> Iterator[Operation]:
-        """Draw a collective, and often the same again with other data: without a meeting in between where that is allowed."""
+        """Draw a collective, and often the same again with other data, without a barrier in between if that is allowed."""
         dice, size, team = self._dice, self._size, self._dice.randrange(len(self._shape.teams))
         members, kind = self._shape.teams[team], dice.choice(COLLECTIVES[:5] if self._shape.dtype.kind == "c" else COLLECTIVES)
         o = self._operation(kind, members[0], 0, team=team, channel=dice.randrange(2))
@@ -241,7 +241,7 @@ class _Drawing:
                 len(members) if kind in some else 1 for some in ((Kind.ALLTOALL, Kind.FCOLLECT), (Kind.ALLTOALL, Kind.REDUCESCATTER))
             )
             most = (self._shape.region_bytes - DATA) // size // max(written, read)
-            # A third in rings, chains and rounds: half of the region leaves room for dest and source.
+            # A third use rings, chains, and rounds; half of the region leaves room for dest and source.
             nelems = dice.randint(most // 4, most // 2) if dice.random() < 0.3 else min(self._nelems(), most)
             dest, source = (self._within(self._place(members[0]).at, nelems * parts) for parts in (written, read))
             o = o._replace(
@@ -260,7 +260,7 @@ class _Drawing:
                 yield from self._admitted(store._replace(dest=o.source + dice.randrange(o.nelems * o.src_stride) * size, who=o.who))
 
     def _by_some(self, o: Operation, who: int) -> Operation:
-        """Draw the scope of an operation that a thread, a warp or a block performs."""
+        """Draw the scope of an operation that a thread, a warp, or a block performs."""
         scopes = (THREAD, THREAD, BLOCK) + ((WARP, WARP, BLOCK) if self._threads >= LANES else ())
         scope = THREAD if self._alone or self._on_host else self._dice.choice(scopes)
         return o._replace(scope=scope, who=who // LANES * LANES if scope == WARP else 0 if scope == BLOCK else who)
@@ -297,7 +297,7 @@ class _Drawing:
                 yield self._kept(use)
 
     def _with_others(self, o: Operation) -> Operation:
-        """Extend a wait or test of a word to neighbouring words, except those that would make the outcome undefined."""
+        """Extend a wait or test of a word to neighboring words, except those that would make the outcome undefined."""
         dice, here = self._dice, o.word // 8
         first, last = dice.randint(max(0, here - 3), here), dice.randint(here, min(COUNTERS // 8 - 1, here + 3))
         values, left_out = [], 0
@@ -318,7 +318,7 @@ class _Drawing:
         return Operation(kind, self._phase, pe, who, **fields)
 
     def _drawn(self, kind: Kind, pe: int) -> Operation:
-        """Draw an operation of a kind; the rules may refuse it."""
+        """Draw an operation of a kind; the rules may reject it."""
         dice, who = self._dice, self._dice.randrange(self._threads)
         if kind == Kind.SYNCTHREADS:
             return self._operation(kind, pe, 0, scope=BLOCK)
@@ -369,13 +369,13 @@ class _Drawing:
         return o
 
     def _operand(self) -> int:
-        """Draw the bits of an atomic's operand; floats are small integers, so sums are exact."""
+        """Draw the bits of an atomic's operand; floats are small integers, so that sums are exact."""
         if self._shape.dtype.kind == "f":
             return int.from_bytes(np.array(self._dice.randint(-50, 50) / 2, self._shape.dtype).tobytes(), "little")
         return self._dice.getrandbits(8 * self._size)
 
     def _with_strides(self, o: Operation) -> Operation:
-        """Draw strides, source and destination for a few elements."""
+        """Draw strides, source, and destination for a few elements."""
         dice, size = self._dice, self._size
         room = (self._shape.region_bytes - DATA) // size
         dst_stride, src_stride = dice.randint(1, 4), dice.randint(1, 4)
@@ -388,7 +388,7 @@ class _Drawing:
         return o._replace(nelems=nelems, dst_stride=dst_stride, src_stride=src_stride, dest=dest, source=source)
 
     def _with_places(self, o: Operation) -> Operation:
-        """Draw number of elements, source and destination."""
+        """Draw the number of elements, source, and destination."""
         near, far = self._place(o.pe, local=True), self._place(o.target)
         nelems = near.nelems if self._dice.random() < 0.5 else far.nelems
         limit = LOCAL_BYTES if near.at >= self._shape.region_bytes else self._shape.region_bytes - DATA
@@ -398,7 +398,7 @@ class _Drawing:
         return o._replace(source=source, dest=max(dest, DATA), nelems=nelems)
 
     def _place(self, pe: int, *, local: bool = False) -> _Place:
-        """Draw elements of a PE's data, often ones used before; local: or of its local memory."""
+        """Draw elements of a PE's data, often ones used before; local: whether to also draw from its local memory."""
         known = [place for place in self._places if place.pe == pe and (local or place.at < self._shape.region_bytes)]
         if known and self._dice.random() < 0.5:
             return self._dice.choice(known)
@@ -409,7 +409,7 @@ class _Drawing:
         return _Place(pe, self._fresh(nelems), nelems)
 
     def _within(self, at: int, nelems: int) -> int:
-        """Move a place back so that nelems elements fit."""
+        """Move a location back so that nelems elements fit."""
         end = self._shape.region_bytes if at < self._shape.region_bytes else self._shape.memory_bytes
         return min(at, end - nelems * self._size)
 
@@ -419,9 +419,9 @@ class _Drawing:
         return self._dice.choice((lambda: 0, few, few, few, few, lambda: self._dice.randint(1, most)))()
 
     def _fresh(self, nelems: int) -> int:
-        """Draw a place in the data for nelems elements."""
+        """Draw a location in the data for nelems elements."""
         return DATA + self._dice.randint(0, (self._shape.region_bytes - DATA) // self._size - max(nelems, 1)) * self._size
 
     def _elsewhere(self, nelems: int) -> int:
-        """Draw a place in local memory for nelems elements."""
+        """Draw a location in local memory for nelems elements."""
         return self._shape.region_bytes + self._dice.randint(0, LOCAL_BYTES // self._size - max(nelems, 1)) * self._size

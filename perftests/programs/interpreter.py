@@ -1,6 +1,6 @@
-"""The kernel that performs programs from a table, a block for each program.
+"""The kernel that performs programs from a table, one block per program.
 
-A row of the table is an operation; its places are indices of elements or words. After each phase all PEs synchronise, and every block
+A row of the table is an operation; its locations are indices of elements or words. After each phase all PEs synchronize, and every block
 copies its region for the comparison.
 """
 
@@ -16,7 +16,7 @@ from pgas.perftests.programs.operation import BLOCK, LANES, LOCAL_BYTES, THREAD,
 
 __all__ = ["COLUMNS", "IN_DEST", "IN_SOURCE", "MEETINGS", "Table", "copied", "interpreter", "operation_of", "signalled"]
 
-#: Grid barriers of a phase.
+#: Number of grid barriers per phase.
 MEETINGS = 4
 
 COLUMNS = (
@@ -26,7 +26,7 @@ COLUMNS = (
 _KIND, _SCOPE, _WHO, _TARGET, _DEST, _SOURCE, _NELEMS, _DST_STRIDE, _SRC_STRIDE, _WHOLE, _QP, _WORD, _VALUE, _CONDITION = range(14)
 _SLOT, _LOCAL = range(14, len(COLUMNS))
 
-# Plain integers: the simulator interprets these kernels, and enum members are slow to compare.
+# Plain integers, because the simulator interprets these kernels, and enum members are slow to compare.
 _PUT, _PUT_NBI, _GET, _GET_NBI, _IPUT, _IGET, _PUT_SIGNAL, _PUT_SIGNAL_NBI, _P, _G, _LOAD, _STORE = range(12)
 _SIGNAL_OP, _FLAG_P, _FLAG_SET, _FLAG_ADD, _SIGNAL_FETCH, _SIGNAL_WAIT_UNTIL, _WAIT_UNTIL, _TEST = range(12, 20)
 _WAIT_UNTIL_ALL, _WAIT_UNTIL_ANY, _WAIT_UNTIL_SOME, _WAIT_UNTIL_ALL_VECTOR, _WAIT_UNTIL_ANY_VECTOR, _WAIT_UNTIL_SOME_VECTOR = range(20, 26)
@@ -36,10 +36,10 @@ _ADD, _SET, _INC, _AND, _OR, _XOR, _FETCH, _SWAP, _FETCH_ADD, _COMPARE_SWAP, _FE
 _TEAM_SYNC, _BARRIER, _ALLTOALL, _BROADCAST, _FCOLLECT, _REDUCE, _REDUCESCATTER, _INSCAN, _EXSCAN = range(51, 60)
 _END_BARRIER, _END_WARP, _END_BLOCK, _END_QUIET, _END_QUIETS = (int(end) for end in End)
 
-#: Operand in local memory: 0 none, else dest or source.
+#: Operand in local memory: 0 for none, otherwise dest or source.
 IN_DEST, IN_SOURCE = 1, 2
 
-#: Extra elements of operands where the call passes nelems.
+#: Number of extra elements of operands if the call passes nelems.
 _SPARE = 5
 
 
@@ -66,7 +66,7 @@ class Table(NamedTuple):
 
 @cuda.jit(device=True)
 def _no_atomics(table, i, kind):
-    """Do nothing: the elements have no atomics."""
+    """Do nothing, because the elements have no atomics."""
 
 
 @cuda.jit(device=True)
@@ -124,7 +124,7 @@ def _strided_by_thread(kind, scope, dest, data, far, near, pe, nelems):
 
 @cuda.jit(device=True)
 def _strided(kind, scope, dest, data, far, near, pe, nelems):
-    """Strided copies of a thread, warp or block."""
+    """Strided copies of a thread, warp, or block."""
     if scope == THREAD:
         _strided_by_thread(kind, scope, dest, data, far, near, pe, nelems)
     elif kind == _IPUT:
@@ -149,7 +149,7 @@ def _signalled_by_thread(kind, scope, dest, data, words, word, value, op, pe):
 
 @cuda.jit(device=True)
 def signalled(kind, scope, dest, data, words, word, value, op, pe):
-    """Copies of a thread, warp or block with a signal."""
+    """Copies of a thread, warp, or block with a signal."""
     if scope == THREAD:
         _signalled_by_thread(kind, scope, dest, data, words, word, value, op, pe)
     elif kind == _PUT_SIGNAL:
@@ -178,7 +178,7 @@ def _copied_by_thread(kind, scope, dest, data, pe, nelems, qp):
 
 @cuda.jit(device=True)
 def copied(kind, scope, dest, data, pe, nelems, qp):
-    """Copies of a thread, warp or block."""
+    """Copies of a thread, warp, or block."""
     if scope == THREAD:
         _copied_by_thread(kind, scope, dest, data, pe, nelems, qp)
     elif kind == _PUT:
@@ -227,12 +227,12 @@ def _signal(table, i, kind):
 
 @cuda.jit(device=True)
 def _not_several(table, i, kind):
-    """Do nothing: programs of these elements never wait for several words, see interpreter()."""
+    """Do nothing, because programs of these elements never wait for several words; see interpreter()."""
 
 
 @cuda.jit(device=True)
 def _several(table, i, kind):
-    """Wait for several words or test them. A record has the answer, then for each word its index, status and value."""
+    """Wait for several words or test them. A record has the answer, then for each word its index, status, and value."""
     rows, n, slot = table.rows, table.rows[i, _NELEMS], table.rows[i, _SLOT]
     word, cmp, value, record = rows[i, _WORD], rows[i, _CONDITION], np.uint64(rows[i, _VALUE]), table.signals
     ivars, indices = table.words[word : word + n], record[slot + 1 : slot + 1 + n]
@@ -267,7 +267,7 @@ def _several(table, i, kind):
 
 @cuda.jit(device=True)
 def _no_collectives(table, i, kind, scope):
-    """Do nothing: there are no teams."""
+    """Do nothing, because there are no teams."""
 
 
 def _collective(scope: str, op: Any) -> Any:
@@ -339,7 +339,7 @@ def _finish(end, thread):
 
 @cuda.jit(device=True)
 def _meet(end, thread):
-    """Synchronise with the other PEs; the first block does it."""
+    """Synchronize with the other PEs; the first block does it."""
     if end == _END_BLOCK:
         pgas.barrier_all_block()
     elif end == _END_WARP:
@@ -458,8 +458,8 @@ def _with_collectives(op: Any) -> Any:
 def interpreter(dtype: np.dtype, *, teams: bool = False) -> Any:
     """Return the kernel for elements of a type.
 
-    To halve compile times, integers are copied by one thread only, and types with atomics do not wait for several words. With teams
-    there are collectives, and neither atomics nor waits for several words.
+    To halve compile times, integers are copied by only one thread, and types with atomics do not wait for several words. With teams, there
+    are collectives, but neither atomics nor waits for several words.
     """
     if teams:
         return _with_collectives(operation_of(dtype))

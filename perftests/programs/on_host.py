@@ -1,6 +1,6 @@
-"""A phase that hosts perform: they call pgas, at once or on a stream, one program after the other.
+"""A phase that hosts perform, calling pgas immediately or on a stream, one program after the other.
 
-All PEs go through programs and operations in the same order, so a wait cannot deadlock.
+All PEs process programs and operations in the same order, so that a wait cannot deadlock.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ _OF_A_SIGNAL = {Kind.FLAG_P: "p", Kind.FLAG_SET: "atomic_set", Kind.FLAG_ADD: "a
 
 
 class Host:
-    """The host side of this PE. Every second program runs on a stream of its own.
+    """The host side of this PE. Every second program runs on its own stream.
 
     Args:
         area, words: regions of all programs, as elements and as uint64.
@@ -54,7 +54,7 @@ class Host:
         self._stream = cuda.stream()
 
     def perform(self, programs: Sequence[Program], phase: int) -> Mapping[tuple[int, int], Any]:
-        """Perform and complete the phase; return fetched values by place of the program and number of the operation."""
+        """Perform and complete the phase; return fetched values by position of the program and number of the operation."""
         fetched = {}
         for place, program in enumerate(programs):
             for number, o in enumerate(program.operations):
@@ -104,7 +104,7 @@ class Host:
         return getattr(pgas, name)(*arguments, stream=stream)
 
     def _array(self, at: int, place: int) -> tuple[Any, int]:
-        """Return the array of a place, and the index of its element."""
+        """Return the array of a location, and the index of its element."""
         name, index = named(self._shape, at)
         whole, nbytes = (self._area, self._shape.region_bytes) if name == "a" else (self._local, LOCAL_BYTES)
         count = nbytes // self._shape.dtype.itemsize

@@ -23,23 +23,23 @@ __all__ = [
 THREAD, WARP, BLOCK = range(3)
 SIGNAL_SET, SIGNAL_ADD = range(2)
 
-#: Where the parts of a region begin, in bytes.
+#: Offsets of the parts of a region in bytes.
 SIGNALS, COUNTERS, DATA = 0, 64, 192
 
-#: Bytes of local memory.
+#: Number of bytes of local memory.
 LOCAL_BYTES = 256
 
 #: Initial value of signal words, such that additions carry into the upper half.
 SIGNAL_BEGIN = 2**32 - 2
 
-#: Threads of a warp.
+#: Number of threads of a warp.
 LANES = 32
 
 
 class Kind(IntEnum):
     """Kinds of operations, in the order in which the interpreter compares."""
 
-    # performed by a thread, warp or block, with any number of elements
+    # performed by a thread, warp, or block, with any number of elements
     PUT = 0
     PUT_NBI = 1
     GET = 2
@@ -94,7 +94,7 @@ class Kind(IntEnum):
     ATOMIC_FETCH_AND = 48
     ATOMIC_FETCH_OR = 49
     ATOMIC_FETCH_XOR = 50
-    # collectives, by a thread, warp or block of every member of a team
+    # collectives, by a thread, warp, or block of every member of a team
     TEAM_SYNC = 51
     BARRIER = 52
     ALLTOALL = 53
@@ -115,7 +115,7 @@ TESTS_OF_SEVERAL = tuple(kind for kind in Kind if Kind.TEST_ALL <= kind <= Kind.
 SEVERAL = WAITS_FOR_SEVERAL + TESTS_OF_SEVERAL
 ALL, ANY, SOME = (tuple(kind for kind in SEVERAL if f"_{name}" in kind.name) for name in ("ALL", "ANY", "SOME"))
 VECTOR = tuple(kind for kind in SEVERAL if kind.name.endswith("_VECTOR"))
-#: By direction of the copy.
+#: Kinds of copies, by direction.
 PUTS = (Kind.PUT, Kind.PUT_NBI, Kind.IPUT, Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI)
 GETS = (Kind.GET, Kind.GET_NBI, Kind.IGET)
 STRIDED = (Kind.IPUT, Kind.IGET)
@@ -139,7 +139,7 @@ class End(IntEnum):
 
 
 class Operation(NamedTuple):
-    """An operation of a thread, warp or block. Places are byte offsets in the program's region."""
+    """An operation of a thread, warp, or block. Locations are byte offsets in the program's region."""
 
     kind: Kind
     phase: int
@@ -149,18 +149,18 @@ class Operation(NamedTuple):
     target: int = 0  #: target PE
     dest: int = 0
     source: int = 0
-    nelems: int = 0  #: number of elements, or of words in a wait; of a collective, from a member to another
-    dst_stride: int = 1  #: of a collective: nelems elements so many times
+    nelems: int = 0  #: number of elements, or of words in a wait; for a collective, from one member to another
+    dst_stride: int = 1  #: for a collective: number of repetitions of nelems elements
     src_stride: int = 1
     word: int = 0  #: a signal word, or the first of several
-    value: int = 0  #: value of a signal, wait or flag; bits of an element that is stored or added
+    value: int = 0  #: value of a signal, wait, or flag; bits of an element that is stored or added
     condition: int = 0  #: signals: SIGNAL_SET or SIGNAL_ADD; waits: the comparison; compare_swap: bits of the comparand
     qp: int = 0
-    whole: bool = True  #: the call does not pass nelems
+    whole: bool = True  #: whether the call does not pass nelems
     left_out: int = 0  #: mask of words that the status array excludes
     values: tuple[int, ...] = ()  #: values of the _vector forms, one for each word
-    team: int = -1  #: of a collective: number in Shape.teams; target is then the root's number in the team
-    channel: int = 0  #: of a collective: 0 or 1, of the two that a program has in each team
+    team: int = -1  #: for a collective: number in Shape.teams; target is then the root's number in the team
+    channel: int = 0  #: for a collective: 0 or 1, of the two that a program has in each team
 
 
 class Shape(NamedTuple):
@@ -171,12 +171,12 @@ class Shape(NamedTuple):
     dtype: np.dtype  #: type of elements
     region_bytes: int
     ends: tuple[End, ...]  #: End of each phase
-    on_host: int = -1  #: the phase that hosts perform, each as one thread; -1: none
+    on_host: int = -1  #: the phase that hosts perform, each as one thread; -1 for none
     teams: tuple[tuple[int, ...], ...] = ()  #: PEs of each team; without teams there are no collectives
 
     @property
     def memory_bytes(self) -> int:
-        """Return the bytes of a PE's region and local memory."""
+        """Return the number of bytes of a PE's region and local memory."""
         return self.region_bytes + LOCAL_BYTES
 
 
@@ -302,7 +302,7 @@ def _of_an_element(shape: Shape, o: Operation, name: str, pe: str) -> str:
 
 
 def named(shape: Shape, at: int) -> tuple[str, int]:
-    """Return the array of a place, and the index of its element there."""
+    """Return the array of a location, and the index of its element there."""
     size = shape.dtype.itemsize
     return ("a", at // size) if at < shape.region_bytes else ("b", (at - shape.region_bytes) // size)
 

@@ -1,4 +1,4 @@
-"""The oracle: OpenSHMEM in plain Python, one operation after the other. It computes memory and fetched values."""
+"""The oracle: OpenSHMEM in plain Python, one operation after the other, which computes memory and fetched values."""
 
 import functools
 import random
@@ -60,7 +60,7 @@ def image(seed: int, number: int, pe: int, shape: Shape) -> bytearray:
     noise = random.Random(f"{seed} {number} {pe}").randbytes(shape.memory_bytes)
     words = SIGNAL_BEGIN.to_bytes(8, "little") * (COUNTERS // 8)
     counters, data = noise[COUNTERS:DATA], noise[DATA:]
-    if shape.dtype.kind in "fc":  # sums must be exact in any order; data must be finite, as conversions change NaNs
+    if shape.dtype.kind in "fc":  # sums must be exact in any order; data must be finite, because conversions change NaNs
         counters = np.frombuffer(counters, np.uint8)[::size].astype(shape.dtype).tobytes()
         data = finite(np.frombuffer(data, np.uint8), shape.dtype)
     return bytearray(words + counters + data)
@@ -146,7 +146,7 @@ class Oracle:
         return None
 
     def _collective(self, o: Operation) -> None:
-        """Let all members of a team take what the sources, as they were before, give them."""
+        """Give all members of a team their results from the previous contents of the sources."""
         dtype, members = self._shape.dtype, self._shape.teams[o.team]
         sources = [np.frombuffer(self.regions[pe], dtype, o.nelems * o.src_stride, o.source).copy() for pe in members]
         for i, pe in enumerate(members):
@@ -161,7 +161,7 @@ class Oracle:
         return [i for i, word, value in wait_set(o) if holds(self._word(o.pe, word), o.condition, value)]
 
     def _is_another(self, o: Operation, found: bytes) -> bool:
-        """Whether an answer other than that of answer() is right: _any may return any satisfied word, wait_until_some one or more."""
+        """Whether an answer other than that of answer() is right: _any may return any satisfied word, and wait_until_some one or more."""
         satisfied = self._satisfied(o)
         first, *named = np.frombuffer(found, np.int64).tolist()
         if o.kind in ANY:
@@ -175,7 +175,7 @@ class Oracle:
         """Describe a wrong fetched value; empty if it is right."""
         if o.kind in WAITS:
             value = int.from_bytes(found, "little")
-            right = holds(value, o.condition, o.value)  # a later value satisfies it as well
+            right = holds(value, o.condition, o.value)  # a later value may also satisfy it
             return "" if right else f"{line(self._shape, o)} returned {value} instead of {int.from_bytes(wanted, 'little')}"
         if found == wanted or (o.kind in SEVERAL and self._is_another(o, found)):
             return ""

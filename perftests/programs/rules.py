@@ -1,16 +1,17 @@
-"""Decides which programs are defined: two accesses to a byte, one of them a write, must be ordered (OpenSHMEM 1.5, "Memory Model").
+"""Rules for which programs are defined: two accesses to a byte, one of them a write, must be ordered (OpenSHMEM 1.5, "Memory Model").
 
 An operation makes accesses. Each access has three sets of threads, which may be of any PE:
 
 * ``before``: the access happens before their next operation; their fence and quiet cover it;
 * ``fenced``: they have called fence or quiet since; their later signals arrive after it;
-* ``complete``: they know that it is complete everywhere.
+* ``complete``: for them, the access is complete everywhere.
 
-A later access is allowed if one of its threads knows that the earlier one is complete, or if both write to the same PE and their thread
-called fence in between. Atomics on one word need no order. This is the contract; implementations may order more.
+A later access is allowed if the earlier one is complete for one of its threads, or if both write to the same PE and their thread called
+fence in between. Atomics on one word need not be ordered. This is the contract; implementations may order more.
 
-A collective makes accesses on every member, and each knows of its own only that they are complete. Any member may write into the dest of
-any other from its call on, so all must know that earlier accesses are complete; not for small messages (pgas/api/collective.py).
+A collective makes accesses on every member, and only its own accesses are complete for each member. Any member may write into the dest of
+any other as soon as it has called, so earlier accesses must be complete for all members, except for small messages
+(pgas/api/collective.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,7 +51,7 @@ READ, WRITE, WORD = range(3)
 DONE, PENDING, SOURCE, SENT = range(4)
 
 
-#: Bytes from a member to another that go through memory of the team whatever PGAS_LL_BYTES is.
+#: Number of bytes from one member to another that go through team memory regardless of PGAS_LL_BYTES.
 _SMALL = 64
 
 
@@ -63,11 +64,11 @@ class _Touch(NamedTuple):
     mode: int
     when: int
     class_: object = None  # for WORD: concurrent accesses of one class are allowed
-    by: tuple[int, ...] = ()  # of a collective: the PEs that may perform it
+    by: tuple[int, ...] = ()  # for a collective: the PEs that may perform it
 
 
 class _Access:
-    """An access, and the threads that it is ordered with."""
+    """An access, and the threads with which it is ordered."""
 
     __slots__ = ("before", "by", "complete", "fenced", "number", "touch", "via")
 
@@ -78,17 +79,17 @@ class _Access:
 
 
 class Rules:
-    """The accesses of a phase. ``admit`` takes operations in order and refuses those that make the outcome undefined."""
+    """The accesses of a phase. ``admit`` takes operations in order and rejects those that make the outcome undefined."""
 
     def __init__(self, shape: Shape, values: dict[tuple[int, int], list[int]]) -> None:
-        """values: of signal words, by PE and place, unless they are SIGNAL_BEGIN; updated by admit()."""
+        """values: values of signal words, by PE and location, unless they are SIGNAL_BEGIN; updated by admit()."""
         self._shape = shape
         self._accesses: list[_Access] = []
-        self._carried: dict[tuple[int, int], list[_Access]] = {}  # by signal word: accesses visible to a thread that sees its value
+        self._carried: dict[tuple[int, int], list[_Access]] = {}  # by signal word: accesses visible to a thread that observes its value
         self._values = {word: values[word][-1:] for word in values}
         self._all_values = values
         self._number = 0
-        #: By number of admission of an atomic or signal: the earlier ones on its word that are ordered before it.
+        #: The earlier atomics or signals on the same word that are ordered before one, by its number of admission.
         self.predecessors: dict[int, set[int]] = {}
 
     def admit(self, o: Operation) -> bool:
@@ -135,7 +136,7 @@ class Rules:
         return self._values.get((pe, word), [SIGNAL_BEGIN])
 
     def awaits(self, pe: int, word: int, condition: int, value: int) -> bool | None:
-        """Whether the last value of a word ends a wait, and no earlier one; None: uncertain."""
+        """Whether the last value of a word ends a wait, and no earlier one; None if uncertain."""
         *others, last = self.values(pe, word)
         if holds(last, condition, value):
             return None if any(holds(v, condition, value) for v in others) else True
@@ -143,7 +144,7 @@ class Rules:
         return None if len(others) > 1 or any(holds(v, condition, value) for v in others) else False
 
     def _answered(self, o: Operation, words: Sequence[tuple[int, int]]) -> list[int] | None:
-        """Return the words whose last value has arrived when the wait ends; None: it may end earlier, or never."""
+        """Return the words whose last value has arrived when the wait ends; None if it may end earlier, or never."""
         ends = [self.awaits(o.pe, word, o.condition, value) for word, value in words]
         if None in ends or (words and not any(ends)):
             return None
@@ -162,7 +163,7 @@ class Rules:
         if o.kind in (Kind.FENCE, Kind.QUIET, Kind.QUIET_PE, Kind.FLUSH, Kind.SYNCTHREADS, *MEETINGS):
             for access in self._accesses:
                 _order(access, o, actors)
-        # After a non-blocking call, threads of a warp or block are not ordered after each other's shares.
+        # After a non-blocking call, threads of a warp or block are not ordered after each other's parts.
         together = actors & (actors - 1) == 0 or o.kind not in _NON_BLOCKING
         added = []
         for t in touches:
@@ -193,7 +194,7 @@ _NON_BLOCKING = (Kind.PUT_NBI, Kind.GET_NBI, Kind.PUT_SIGNAL_NBI)
 
 
 def _order(access: _Access, o: Operation, actors: int) -> None:
-    """Apply a fence, quiet, flush or barrier to an access."""
+    """Apply a fence, quiet, flush, or barrier to an access."""
     covered = access.before & actors
     if o.kind == Kind.SYNCTHREADS:
         if access.by & actors:
@@ -229,7 +230,7 @@ def defined(shape: Shape, operations: tuple[Operation, ...]) -> bool:
 
 
 def holds(found: int, comparison: int, value: int) -> bool:
-    """Whether ``found <comparison> value``; comparison: pgas.EQ etc."""
+    """Whether ``found <comparison> value``; comparison: a constant such as pgas.EQ."""
     return (found == value, found != value, found > value, found <= value, found < value, found >= value)[comparison]
 
 
@@ -238,7 +239,7 @@ def _overlap(a: _Touch, b: _Touch) -> bool:
 
 
 def _of_members(o: Operation, size: int, shape: Shape) -> Iterator[_Touch]:
-    """Yield the accesses of a collective. A channel is a byte before the region, that the collective writes."""
+    """Yield the accesses of a collective. A channel is a byte before the region, which the collective writes."""
     members, place = shape.teams[o.team], 2 * o.team + o.channel
     written, read = o.nelems * o.dst_stride * size, o.nelems * o.src_stride * size
     for pe in members:

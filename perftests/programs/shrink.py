@@ -1,4 +1,4 @@
-"""Makes a failing program smaller: drops and shortens operations while it still fails."""
+"""Makes a failing program smaller by removing and shortening operations while it still fails."""
 
 from collections.abc import Callable, Iterable
 
@@ -28,8 +28,8 @@ def shrunk(program: Program, fails: Callable[[list[Numbered]], bool], trials: in
 
     Args:
         program: a failing program.
-        fails: tells whether a program of some operations fails.
-        trials: most calls of fails.
+        fails: function that tells whether a program of some operations fails.
+        trials: maximum number of calls of fails.
     """
     best = list(enumerate(program.operations))
     left = trials

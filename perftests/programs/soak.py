@@ -1,9 +1,9 @@
-"""The soak test, ``--soak SECONDS``: many random operations at once and no oracle; every PE checks every byte of its area.
+"""The soak test, ``--soak SECONDS``: many concurrent random operations without an oracle; every PE checks every byte of its area.
 
-A round is one kernel. Each thread performs some operations, alone or with its warp or block. A hash of seed, round and thread determines
-kind, length, alignment, target and queue pair. A caller writes only to its own lots, ``area[sender][step][cta][thread]``, so operations
-never conflict, and the seed determines every byte of every area. After the round each PE computes all operations again, on the device, and
-checks its whole area, its signals and its counters.
+A round is one kernel. Each thread performs some operations, alone or with its warp or block. A hash of seed, round, and thread determines
+kind, length, alignment, target, and queue pair. A caller writes only to its own lots, ``area[sender][step][cta][thread]``, so that
+operations never conflict, and the seed determines every byte of every area. After the round, each PE computes all operations again on the
+device, and checks its whole area, its signals, and its counters.
 """
 
 import contextlib
@@ -25,15 +25,15 @@ from pgas.transports import registry
 
 __all__ = ["Arrays", "Shape", "Soak", "check", "fill", "operate"]
 
-# Operations; the numbers of copies are the interpreter's.
+# Operations; the numbers of copies are those of the interpreter.
 _NAMES = {0: "put", 1: "put_nbi", 2: "get", 3: "get_nbi", 6: "put_signal", 7: "put_signal_nbi", 8: "p", 9: "g"}
 _GET, _GET_NBI, _PUT_SIGNAL, _PUT_SIGNAL_NBI, _P, _G, _ADD, _FETCH_ADD = 2, 3, 6, 7, 8, 9, 10, 11
 
-#: Number of words of each kind on a PE: signals, sums and counters. Counters count in steps of one.
+#: Number of words of each kind on a PE: signals, sums, and counters. Counters count in steps of one.
 _WORDS = 64
 _WORD_NAMES = ("signal", "sum", "counter")
 
-#: Numbers that check() counts.
+#: Indices of the numbers that check() counts.
 _WRONG, _CALLS, _NBYTES, _TALLIES = range(4)
 
 #: Number of wrong words that are reported, and the fields of each.
@@ -89,11 +89,11 @@ class _Operation(NamedTuple):
 
 
 def _device(function: Callable[..., Any]) -> Any:
-    """Compile a function of integers that kernels call; for the CPU in the simulator."""
+    """Compile a function of integers that kernels call; in the simulator, for the CPU."""
     if not pgas.SIMULATOR:
         return cuda.jit(device=True)(function)
     compiled = njit(function)
-    with contextlib.suppress(RuntimeError):  # no writable cache: compiled in every process
+    with contextlib.suppress(RuntimeError):  # without a writable cache, it is compiled in every process
         compiled.enable_caching()
     return compiled
 
@@ -121,7 +121,7 @@ def _key(seed, round_, pe, what):
 
 @_device
 def _draw(shape, seed, round_, pe, step, cta, thread):
-    """Return what a thread does in a step."""
+    """Return the operation of a thread in a step."""
     key = _number(_number(_key(seed, round_, pe, 0), step), cta)
     lane = thread % LANES
     scope, first, lots, kinds = BLOCK, 0, shape.threads, 6
@@ -139,9 +139,9 @@ def _draw(shape, seed, round_, pe, step, cta, thread):
     if kind >= _ADD:
         nbytes = 0
     elif kind >= _P:
-        nbytes, unit = (8, 8) if scope == THREAD else (8 * LANES, 8)  # a warp's p and g take neighbouring elements
+        nbytes, unit = (8, 8) if scope == THREAD else (8 * LANES, 8)  # a warp's p and g take neighboring elements
     else:
-        nbytes = room >> (own & 15)  # every order of magnitude is as likely
+        nbytes = room >> (own & 15)  # every order of magnitude is equally likely
         nbytes = nbytes + 1 if nbytes == 0 else nbytes - (own >> 4) % (nbytes // 2 + 1)
         unit = 1 if own >> 32 & 3 != 0 else 16
     lot = ((pe * shape.steps + step) * shape.ctas + cta) * shape.threads + first

@@ -1,4 +1,4 @@
-"""Performs programs on all PEs. Each PE compares the results of some programs for all PEs."""
+"""Trials, which perform programs on all PEs. Each PE compares the results of some programs for all PEs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -36,16 +36,16 @@ __all__ = ["Trial"]
 _Left = tuple[bytes, bytes, bytes, Mapping[tuple[int, int], int]]
 
 _LARGEST_REGION = 8192
-#: Least bytes of registered memory. CUDA allocates small arrays from one block, which can be registered only once.
+#: Minimum number of bytes of registered memory. CUDA allocates small arrays from one block, which can be registered only once.
 _LEAST_REGISTERED = 1 if pgas.SIMULATOR else 4 << 20
 _UNTOUCHED = 0xA5
 
 
 class Trial:
-    """The arrays that programs run in. All methods are collective, except unregister().
+    """The arrays in which programs run. All methods are collective, except unregister().
 
     Raises:
-        HeapError: they do not fit on the heap.
+        HeapError: the arrays do not fit on the heap.
     """
 
     def __init__(self) -> None:
@@ -68,13 +68,13 @@ class Trial:
         pgas.unregister(self._local)
 
     def run(self, programs: Sequence[Program]) -> dict[int, list[Fault]]:
-        """Perform programs of one shape; return faults by place in the list, on every PE alike."""
+        """Perform programs of one shape; return faults by position in the list, the same on every PE."""
         me, shape = pgas.my_pe(), programs[0].shape
         teams = [_team(pes) for pes in shape.teams]
         table, slots = self._table(programs, teams)
         by_hosts: dict[int, np.ndarray] = {}
         called: Mapping[tuple[int, int], Any] = {}
-        pgas.barrier_all()  # the regions of all PEs are initialised
+        pgas.barrier_all()  # the regions of all PEs are initialized
         for begin, end in _stretches(shape):
             if begin == shape.on_host:
                 called = Host(shape, table.area, table.words, table.local, teams).perform(programs, begin)
@@ -184,7 +184,7 @@ def _stretches(shape: Shape) -> Iterator[tuple[int, int]]:
     yield from pairwise(cuts)
 
 
-#: Operations on signal words: their value is in the row.
+#: Operations on signal words, whose value is in the row.
 _SIGNAL_VALUES = frozenset((*FLAGS, *WAITS, *SEVERAL, Kind.SIGNAL_FETCH, Kind.TEST))
 
 
