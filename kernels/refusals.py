@@ -1,4 +1,4 @@
-"""The table of refusals: what is refused, by which transports, when, and the message.
+"""The table of refusals: what is refused, by which transports, when, the message, and how kernels record it.
 
 The messages come from here, and the documentation's table is made from it (``TABLE``).
 """
@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from pgas.kernels.codes import SignalOp
 from pgas.kernels.compiler import KernelTypeError
 
-__all__ = ["TABLE", "Refusal", "When", "choices", "refuse", "words"]
+__all__ = ["TABLE", "Refusal", "When", "choices", "kind_of", "refuse", "words"]
 
 
 class When(Enum):
@@ -29,12 +29,20 @@ class Refusal:
     when: When
     words: str  #: the message; names in braces are filled in
     transports: tuple[str, ...] = ("p2p", "ibgda", "ibrc")  #: those that refuse it
+    kind: int = 0  #: number of the kind in error records (state.fail); 0 if kernels do not record it
+
+    # The other words of the record, by their values in the message: numbers of that name, or what device_state.py makes of them (_VALUES).
+    # The address is the target in all messages.
+    pe: str = "pe"
+    wanted: str = "wanted"
+    found: str = "found"
+    comparison: str = "operand"
 
 
 _NIC, _TWO = ("ibgda", "ibrc"), ("p2p,ibgda", "p2p,ibrc")
 _COMPILED, _CHECKED, _RUN = When.COMPILED, When.CHECKED, When.RUN
 
-#: By name; refuse() and words() take the name.
+#: By name; refuse(), words(), and kind_of() take the name.
 TABLE = {
     # Types of operands ---------------------------------------------------------------------------------------------------------
     "no integer": Refusal("a pe, idx, nelems, qp, stride, op or cmp that is no integer", _COMPILED,
@@ -83,49 +91,57 @@ TABLE = {
     "pairs": Refusal("maxloc and minloc of anything but rows of value and location", _COMPILED,
                      "pgas.{function}: {name} must be a C-contiguous array of shape (n, 2), of 32 or 64 bits, not {found}"),
     # Values of operands --------------------------------------------------------------------------------------------------------
-    "no such PE": Refusal("a pe that does not exist", _CHECKED, "{who}: PE {pe} does not exist; pe must be 0 to {last}"),
+    "no such PE": Refusal("a pe that does not exist", _CHECKED, "{who}: PE {pe} does not exist; pe must be 0 to {last}", kind=2),
     "not symmetric": Refusal("dest of a put, source of a get, ivar or sig that is not on the symmetric heap", _CHECKED,
-                             "{who}: {operand}, {nbytes} bytes at {target}, is not on the symmetric heap (pgas.empty and its like)"),
+                             "{who} {peer}: {operand}, {nbytes} bytes at {target}, is not on the symmetric heap (pgas.empty and its like)",
+                             kind=3, pe="peer", wanted="nbytes"),
     "not registered": Refusal("a local operand that the NIC does not reach, as shared and local memory", _RUN,
-                              "{who}: {operand}, {nbytes} bytes at {target}, is neither on the symmetric heap nor registered "
-                              "(pgas.register), which is all that the NIC reaches", _NIC),
+                              "{who} {peer}: {operand}, {nbytes} bytes at {target}, is neither on the symmetric heap nor registered "
+                              "(pgas.register), which is all that the NIC reaches", _NIC,
+                              kind=7, pe="peer", wanted="nbytes", comparison="local"),
     "too long": Refusal("more elements than an operand holds", _CHECKED,
-                        "{who}: {wanted} elements wanted, but {operand} has {found} ({target})"),
+                        "{who} {peer}: {wanted} elements wanted, but {operand} has {found} ({target})", kind=4, pe="peer"),
     "no such element": Refusal("an idx beyond the array", _CHECKED,
-                               "{who}: idx is {wanted} on axis {axis} of {operand}, which has {found} there"),
-    "no such code": Refusal("an op or cmp that does not exist", _CHECKED, "{who}: {name} must be one of {allowed}, not {wanted}"),
+                               "{who} {peer}: idx is {wanted} on axis {axis} of {operand}, which has {found} there",
+                               kind=9, pe="peer", comparison="axis"),
+    "no such code": Refusal("an op or cmp that does not exist", _CHECKED, "{who}: {name} must be one of {allowed}, not {wanted}",
+                            kind=10, found="codes"),
     "no such queue pair": Refusal("a qp that does not exist", _CHECKED,
-                                  "{who}: qp must be 1 to {count} (PGAS_IBGDA_NUM_RC_PER_PE), or 0 for the one of PGAS_IBGDA_RC_MAP_BY, "
-                                  "not {wanted}", _NIC),
+                                  "{who} {peer}: qp must be 1 to {count} (PGAS_IBGDA_NUM_RC_PER_PE), or 0 for the one of "
+                                  "PGAS_IBGDA_RC_MAP_BY, not {wanted}", _NIC, kind=8, pe="peer", found="count"),
     "far": Refusal("ptr of a PE that only a NIC reaches", _RUN,
-                   "{who}: the memory of PE {pe} is not mapped here ({why}): use put and get", _TWO),
+                   "{who}: the memory of PE {pe} is not mapped here ({why}): use put and get", _TWO, kind=20, pe="far"),
     "gaps": Refusal("an array that is not contiguous, such as a[::2] or a column: put, get, their other forms, iput, iget, ptr, "
                     "collectives, waits and tests of several elements", _RUN,
                     "{who}: {operand} must be contiguous, but its elements on axis {axis} are {found} bytes apart instead of {wanted} "
-                    "({target}): copy it, or use slices without a step"),
+                    "({target}): copy it, or use slices without a step", kind=21),
     "different order": Refusal("slices of which one is in C order, the other in Fortran order", _RUN,
-                               "{who}: source is in {source} order, dest in {dest} order; they must be the same"),
-    "not set": Refusal("clear_lock of a lock that is not set", _CHECKED, "{who}: the lock, {target}, is not set; call set_lock first"),
+                               "{who}: source is in {source} order, dest in {dest} order; they must be the same", kind=22, found="order"),
+    "not set": Refusal("clear_lock of a lock that is not set", _CHECKED, "{who}: the lock, {target}, is not set; call set_lock first",
+                       kind=23),
     "stride": Refusal("a stride of iput or iget below 1", _RUN,
-                      "{who}: dst_stride and src_stride must be 1 or more, not {wanted}"),
+                      "{who} {peer}: dst_stride and src_stride must be 1 or more, not {wanted}", kind=11, pe="peer"),
     "no team": Refusal("a team that is None, as for a PE that is not a member", _COMPILED,
                        "pgas.{function}: {name} is None: this PE is not a member of the team, and must not call"),
     "no such team": Refusal("a team that does not exist", _RUN,
-                            "{who}: team {wanted} does not exist, or this PE is not a member of it"),
+                            "{who}: team {wanted} does not exist, or this PE is not a member of it", kind=12),
     "no such channel": Refusal("a channel that the team does not have", _RUN,
-                               "{who}: channel must be 0 to {last} (channels= of the team, or PGAS_CHANNELS), not {wanted}"),
+                               "{who}: channel must be 0 to {last} (channels= of the team, or PGAS_CHANNELS), not {wanted}",
+                               kind=13, found="limit"),
     "misfit": Refusal("operands of a collective that are too short", _RUN,
-                      "{who}: {operand} has {found} elements, {wanted} are needed for a team of {size}"),
+                      "{who}: {operand} has {found} elements, {wanted} are needed for a team of {size}", kind=14, pe="size"),
     "negative part": Refusal("alltoallv with a negative count or displacement", _RUN,
                              "{who}: {operand}_counts or {operand}_displs has a negative element"),
     "no multiple": Refusal("alltoall of a source that has not the same number of elements for every member", _RUN,
-                           "{who}: source has {wanted} elements, which is no multiple of the team's size, {size}"),
+                           "{who}: source has {wanted} elements, which is no multiple of the team's size, {size}", kind=15, pe="size"),
     "in place": Refusal("alltoall, alltoallv and collect whose dest is source; fcollect and reducescatter, except of member 0", _RUN,
-                        "{who}: dest must not be source"),
-    "no member": Refusal("a root that is no member of the team", _RUN, "{who}: root must be 0 to {last}, not {wanted}"),
-    "no pairs": Refusal("maxloc and minloc of rows that are not pairs", _RUN, "{who}: {operand} must have 2 columns, not {found}"),
+                        "{who}: dest must not be source", kind=16),
+    "no member": Refusal("a root that is no member of the team", _RUN, "{who}: root must be 0 to {last}, not {wanted}",
+                         kind=17, pe="limit"),
+    "no pairs": Refusal("maxloc and minloc of rows that are not pairs", _RUN, "{who}: {operand} must have 2 columns, not {found}",
+                        kind=19),
     "other count": Refusal("alltoallv whose counts do not fit together", _RUN,
-                           "{who}: {wanted} elements are to be sent to PE {pe}, whose dest_counts allows {found}"),
+                           "{who}: {wanted} elements are to be sent to PE {pe}, whose dest_counts allows {found}", kind=18),
     # What devices lack ---------------------------------------------------------------------------------------------------------
     "no atomics": Refusal("atomics and signals over an RDMA device without atomics", _RUN,
                           "{request} needs an atomic, and RDMA device {device} has none (atomic_cap is ATOMIC_NONE): put, get, p, g, "
@@ -143,6 +159,11 @@ def choices(codes: type[IntEnum]) -> str:
 def words(row: str, /, **values: Any) -> str:
     """Return the message of a refusal with its values filled in."""
     return TABLE[row].words.format(**values)
+
+
+def kind_of(row: str) -> int:
+    """Return the kind of a refusal in error records, for state.fail()."""
+    return TABLE[row].kind
 
 
 def refuse(row: str, /, **values: Any) -> NoReturn:

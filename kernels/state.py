@@ -7,7 +7,7 @@ waiting thread then writes itself into WAITERS, the next time it looks at the cl
 from typing import Any
 
 from pgas.base.backend import SIMULATOR
-from pgas.kernels import layout, window
+from pgas.kernels import layout, refusals, window
 from pgas.kernels.compiler import constant, device, outlier, primitive, ptx, u32, u64
 from pgas.kernels.operation import ELEMENT, LOCAL, NAMES
 
@@ -17,30 +17,13 @@ if SIMULATOR:
 #: Values of POISON, and of the first word of an entry of WAITERS.
 SOUND, CLAIMED, FAILED, LOST = 0, 1, 2, 3
 
-# Kinds of error.
-TIMED_OUT, BAD_PE, NOT_SYMMETRIC, TOO_LONG = 1, 2, 3, 4
-#: A wait on a queue (address: its record); an error CQE (wanted: its last 8 bytes, found: the 8 before); a local operand that the NIC
-#: cannot reach; a queue pair that does not exist.
-NIC_TIMED_OUT, COMPLETION, NOT_REGISTERED, BAD_QP = 5, 6, 7, 8
-#: A subscript beyond its axis (wanted: the subscript, found: the length of the axis, comparison: its number); an op or cmp that does
-#: not exist (wanted: the value, found: how many there are).
-OUT_OF_RANGE, BAD_CODE = 9, 10
-#: A stride below 1 (wanted: the stride).
-BAD_STRIDE = 11
-#: A team that does not exist here (wanted: its number); a channel that it does not have (wanted: the channel, found: how many it has);
-#: an operand of a collective that is too short (wanted and found: elements) or whose length is no multiple of the team's size (found: 0);
-#: dest that is source; a root that is no member; counts that do not fit the sender's; rows that are no pairs (found: columns).
-NO_TEAM, NO_CHANNEL, MISFIT, NO_MULTIPLE, IN_PLACE, NO_MEMBER, OTHER_COUNT, NO_PAIRS = 12, 13, 14, 15, 16, 17, 18, 19
-#: Elements that a part with a negative count or displacement needs (MISFIT, wanted): more than any array has.
+#: Kinds of error records that are not refusals: a wait for a word; a wait on a queue (address: its record); an error CQE (wanted: its last
+#: 8 bytes, found: the 8 before). refusals.TABLE has the other kinds.
+TIMED_OUT, NIC_TIMED_OUT, COMPLETION = 1, 5, 6
+#: Elements that a part with a negative count or displacement needs (misfit, wanted): more than any array has.
 NEGATIVE = 1 << 63
-#: ptr of a PE whose memory is not mapped, in a job with two paths.
-UNMAPPED = 20
-#: An array that is not contiguous (wanted and found: bytes from one element to the next on an axis, comparison: the operand, and the axis
-#: from bit AXIS_SHIFT); dest and source in different orders (found: the order of dest).
-GAPS, OTHER_ORDER = 21, 22
+#: Shift of the axis in the comparison of an array with gaps; the bits below are the operand.
 AXIS_SHIFT = 8
-#: clear_lock of a lock that is not set.
-NOT_SET = 23
 
 
 def _read_only(name: str, address: int, bits: int) -> Any:
@@ -138,14 +121,14 @@ def near(pe):
     return fixed_u32(_NEAR_BITS + (u64(pe) >> _5 << _2)) >> u32(u64(pe) & _31) & 1 != 0
 
 
-_BAD_PE, _NOT_SYMMETRIC = constant(BAD_PE), constant(NOT_SYMMETRIC)
+_NO_SUCH_PE, _NOT_SYMMETRIC = constant(refusals.kind_of("no such PE")), constant(refusals.kind_of("not symmetric"))
 
 
 @device
 def valid_pe(op, pe, addr, nbytes):
     """Check that PE pe exists. Return False, and poison the state, if not. addr, nbytes: of the operand, if there is one."""
     if u64(pe) >= u64(n_pes()):
-        fail(_BAD_PE, u64(op), u64(pe), addr, nbytes, _0, _0)
+        fail(_NO_SUCH_PE, u64(op), u64(pe), addr, nbytes, _0, _0)
         return False
     return True
 
@@ -172,7 +155,8 @@ def valid(op, pe, addr, nbytes):
     return _valid(op, pe, addr, nbytes, _0)
 
 
-_OUT_OF_RANGE, _BAD_CODE, _LOCAL, _ELEMENT = constant(OUT_OF_RANGE), constant(BAD_CODE), constant(LOCAL), constant(ELEMENT)
+_NO_SUCH_ELEMENT, _NO_SUCH_CODE = constant(refusals.kind_of("no such element")), constant(refusals.kind_of("no such code"))
+_LOCAL, _ELEMENT = constant(LOCAL), constant(ELEMENT)
 
 
 @device
@@ -186,7 +170,7 @@ def valid_element(op, pe, array, idx, addr, nbytes):
     """Check that the array has an element idx, which lies at addr, and valid()."""
     beyond = outlier(array, idx)
     if beyond[0] >= beyond[1]:
-        fail(_OUT_OF_RANGE, u64(op), u64(pe), addr, beyond[0], beyond[1], beyond[2])
+        fail(_NO_SUCH_ELEMENT, u64(op), u64(pe), addr, beyond[0], beyond[1], beyond[2])
         return False
     return _valid(op, pe, addr, nbytes, _ELEMENT)
 
@@ -195,18 +179,18 @@ def valid_element(op, pe, array, idx, addr, nbytes):
 def valid_code(op, pe, addr, code, count):
     """Check the op of a signal or the cmp of a wait: 0 to count - 1. Return False, and poison the state, if it is another."""
     if u64(code) >= u64(count):
-        fail(_BAD_CODE, u64(op), u64(pe), addr, u64(code), u64(count), _0)
+        fail(_NO_SUCH_CODE, u64(op), u64(pe), addr, u64(code), u64(count), _0)
         return False
     return True
 
 
-_BAD_QP = constant(BAD_QP)
+_NO_SUCH_QUEUE_PAIR = constant(refusals.kind_of("no such queue pair"))
 
 
 @device
 def valid_queue(op, pe, qp, count):
     """Check the number of a queue pair: 0 to count. Return False, and poison the state, if it is another."""
     if u64(qp) > u64(count):
-        fail(_BAD_QP, u64(op), u64(pe), _0, u64(qp), u64(count), _0)
+        fail(_NO_SUCH_QUEUE_PAIR, u64(op), u64(pe), _0, u64(qp), u64(count), _0)
         return False
     return True

@@ -12,7 +12,7 @@ from pgas.kernels.compiler import address_of, constant, device, element_size, u6
 from pgas.kernels.ops import operands
 from pgas.kernels.ops.team import is_near, size_of
 from pgas.kernels.paths import transport
-from pgas.kernels.refusals import refuse
+from pgas.kernels.refusals import kind_of, refuse
 from pgas.kernels.scope import Scope
 
 if SIMULATOR:
@@ -21,7 +21,7 @@ if SIMULATOR:
 __all__ = ["alone", "body_of", "by_strategy", "entering", "fitting", "of_arrays", "pair"]
 
 _0, _DEST, _SOURCE = constant(0), constant(operation.SYMMETRIC), constant(operation.LOCAL)
-_MISFIT = constant(state.MISFIT)
+_MISFIT = constant(kind_of("misfit"))
 
 
 def by_strategy(make: Callable[[Strategy], Any]) -> Any:

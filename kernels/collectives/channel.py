@@ -21,6 +21,7 @@ from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.team import entry_of, member, rank_of, size_of
 from pgas.kernels.paths import transport
+from pgas.kernels.refusals import kind_of
 from pgas.kernels.scope import Scope
 from pgas.kernels.state import fixed, fixed_u32
 
@@ -43,7 +44,7 @@ _CHANNELS, _BYTES, _COUNT = constant(layout.TEAM_CHANNELS), constant(layout.CHAN
 _STAGING = constant(layout.STAGING_OFFSET)
 _HEAD, _EPOCH, _ROW_SIZE = constant(layout.CHANNEL_HEAD), constant(layout.EPOCH), constant(layout.ROW_SIZE)
 _ARRIVED, _ACKED = constant(layout.ARRIVED), constant(layout.ACKED)
-_NO_CHANNEL, _TIMED_OUT = constant(state.NO_CHANNEL), constant(state.TIMED_OUT)
+_NO_SUCH_CHANNEL, _TIMED_OUT = constant(kind_of("no such channel")), constant(state.TIMED_OUT)
 _GE = constant(Comparison.GE)
 _HOST = constant(layout.HOST_CHANNEL % (1 << 64))
 _0, _1, _2, _LINE = (constant(c) for c in (0, 1, 2, 16))
@@ -62,7 +63,7 @@ def channel_of(op, team, channel):
         if number == _HOST:
             number = count
         elif number >= count:
-            state.fail(_NO_CHANNEL, u64(op), u64(state.my_pe()), _0, number, count, _0)
+            state.fail(_NO_SUCH_CHANNEL, u64(op), u64(state.my_pe()), _0, number, count, _0)
             return base, entry
         base = fixed(entry + _CHANNELS) + number * u64(fixed_u32(entry + _BYTES))
     return base, entry

@@ -18,13 +18,13 @@ from pgas.kernels.collectives.words import copy_words, first_of, store_word
 from pgas.kernels.compiler import address_of, constant, device, element_size, types, u32, u64
 from pgas.kernels.ops import operands
 from pgas.kernels.ops.team import after, member, rank_of, size_of
-from pgas.kernels.refusals import refuse
+from pgas.kernels.refusals import kind_of, refuse
 from pgas.kernels.scope import Scope
 
 _0, _1, _WORD, _SHORT = constant(0), constant(1), constant(layout.WORD), constant((1 << 32) - 1)
 _DEST, _SOURCE = constant(operation.SYMMETRIC), constant(operation.LOCAL)
-_MISFIT, _NO_MULTIPLE, _IN_PLACE = constant(state.MISFIT), constant(state.NO_MULTIPLE), constant(state.IN_PLACE)
-_NO_MEMBER, _OTHER_COUNT = constant(state.NO_MEMBER), constant(state.OTHER_COUNT)
+_MISFIT, _NO_MULTIPLE, _IN_PLACE = constant(kind_of("misfit")), constant(kind_of("no multiple")), constant(kind_of("in place"))
+_NO_MEMBER, _OTHER_COUNT = constant(kind_of("no member")), constant(kind_of("other count"))
 _NEGATIVE = constant(state.NEGATIVE)
 
 

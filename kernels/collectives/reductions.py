@@ -12,11 +12,11 @@ from pgas.kernels.collectives.words import combined, store_word
 from pgas.kernels.compiler import address_of, constant, device, element_size, numpy_dtype, types, u32, u64
 from pgas.kernels.ops import operands
 from pgas.kernels.ops.team import rank_of, size_of
-from pgas.kernels.refusals import refuse
+from pgas.kernels.refusals import kind_of, refuse
 from pgas.kernels.scope import Scope
 
 _0, _WORD = constant(0), constant(layout.WORD)
-_NO_PAIRS, _IN_PLACE = constant(state.NO_PAIRS), constant(state.IN_PLACE)
+_NO_PAIRS, _IN_PLACE = constant(kind_of("no pairs")), constant(kind_of("in place"))
 _DEST, _SOURCE = constant(operation.SYMMETRIC), constant(operation.LOCAL)
 
 

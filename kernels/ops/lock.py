@@ -14,7 +14,7 @@ from pgas.kernels.compiler import address_of_element, constant, device, element_
 from pgas.kernels.ops import operands
 from pgas.kernels.ops.sync import POLLS_MASK, given_up
 from pgas.kernels.paths import transport
-from pgas.kernels.refusals import refuse
+from pgas.kernels.refusals import kind_of, refuse
 from pgas.kernels.window import remote
 
 __all__ = ["clear_lock", "set_lock", "test_lock"]
@@ -23,7 +23,7 @@ __all__ = ["clear_lock", "set_lock", "test_lock"]
 CLEAR = 0xFFFF_FFFF
 
 _0, _1, _3, _32, _CLEAR = (constant(value) for value in (0, 1, 3, 32, CLEAR))
-_EQ, _NOT_SET = constant(0), constant(state.NOT_SET)
+_EQ, _NOT_SET = constant(0), constant(kind_of("not set"))
 
 
 @device

@@ -11,7 +11,7 @@ from pgas.base.backend import SIMULATOR
 from pgas.kernels import layout, operation, state, window
 from pgas.kernels.codes import CONSTANTS
 from pgas.kernels.compiler import address_of, constant, device, element_size, i64, is_float8, numpy_dtype, ptx, types, u64
-from pgas.kernels.refusals import choices, refuse
+from pgas.kernels.refusals import choices, kind_of, refuse
 
 __all__ = [
     "C_ORDER", "array", "checking", "code", "computable", "contiguous", "described", "integer", "is_none", "one_dimension", "same_elements",
@@ -88,7 +88,7 @@ def same_elements(function: str, dest: Any, source: Any) -> Any:
 
 #: Orders of elements in memory, as bits.
 C_ORDER, _F_ORDER = 1, 2
-_GAPS, _OTHER_ORDER = constant(state.GAPS), constant(state.OTHER_ORDER)
+_GAPS, _DIFFERENT_ORDER = constant(kind_of("gaps")), constant(kind_of("different order"))
 
 
 def contiguous(function: str, *, order: int = C_ORDER | _F_ORDER, one_order: bool = False, **arrays: Any) -> Any:
@@ -119,7 +119,7 @@ def contiguous(function: str, *, order: int = C_ORDER | _F_ORDER, one_order: boo
         if of_dest == 0 or of_source == 0:
             return False
         if one_order and of_dest & of_source == 0:
-            state.fail(_OTHER_ORDER, op, _0, address_of(dest), _0, u64(of_dest), _0)
+            state.fail(_DIFFERENT_ORDER, op, _0, address_of(dest), _0, u64(of_dest), _0)
             return False
         return True
 

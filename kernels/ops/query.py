@@ -7,7 +7,7 @@ from pgas.kernels.compiler import address_of, constant, element_size, i64, u32, 
 from pgas.kernels.ops import operands
 from pgas.kernels.ops.team import entry_of, member, rank_of, size_of
 from pgas.kernels.paths import transport
-from pgas.kernels.refusals import refuse
+from pgas.kernels.refusals import kind_of, refuse
 from pgas.kernels.window import remote
 
 _0 = constant(0)
@@ -40,7 +40,7 @@ def ptr(dest: Any, pe: Any) -> Any:
     if not transport.maps_peers():
         refuse("unmapped", function="ptr", transport=window.constants().transport)
     check, op, itemsize, two = operands.checking(), operation.number("ptr"), element_size(dest.dtype), transport.two_paths()
-    unmapped, contiguous = state.UNMAPPED, operands.contiguous("ptr", dest=dest)
+    far, contiguous = kind_of("far"), operands.contiguous("ptr", dest=dest)
 
     def body(dest, pe):
         addr = address_of(dest)
@@ -52,7 +52,7 @@ def ptr(dest: Any, pe: Any) -> Any:
                 return addr
         if two:
             if not state.near(pe):
-                state.fail(u64(unmapped), u64(op), u64(pe), addr, u64(0), u64(0), u64(0))
+                state.fail(u64(far), u64(op), u64(pe), addr, u64(0), u64(0), u64(0))
                 return addr
         return remote(addr, pe)
 

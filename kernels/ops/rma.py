@@ -12,6 +12,7 @@ from pgas.kernels.compiler import address_of, address_of_element, constant, devi
 from pgas.kernels.ops import operands
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.nic.queue_pair import registered
+from pgas.kernels.refusals import kind_of
 from pgas.kernels.scope import Scope
 
 
@@ -45,7 +46,7 @@ def _length(itemsize: int, whole: bool, op: int | None, queue_pairs: int | None,
             return u64(nelems) * _itemsize
 
     else:
-        too_long, symmetric, other = state.TOO_LONG, operation.SYMMETRIC, operation.LOCAL
+        too_long, symmetric, other = kind_of("too long"), operation.SYMMETRIC, operation.LOCAL
 
         @device
         def nbytes(dest_size, source_size, nelems, pe, addr, local, qp):

@@ -12,6 +12,7 @@ from pgas.kernels.compiler import address_of, constant, device, element_size, u6
 from pgas.kernels.ops import operands
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.nic.queue_pair import registered
+from pgas.kernels.refusals import kind_of
 from pgas.kernels.scope import Scope
 from pgas.kernels.window import remote
 
@@ -69,7 +70,7 @@ def _count(itemsize: int, whole: bool, op: int, check: bool, by_nic: bool, two: 
     many elements as both hold. by_nic: whether a NIC copies, except, with two transports, to and from near PEs.
     """
     _itemsize, _1, _op = constant(itemsize), constant(1), constant(op)
-    too_long, bad_stride = constant(state.TOO_LONG), constant(state.BAD_STRIDE)
+    too_long, bad_stride = constant(kind_of("too long")), constant(kind_of("stride"))
     symmetric, other = constant(operation.SYMMETRIC), constant(operation.LOCAL)
 
     @device

@@ -2,6 +2,7 @@
 
 from pgas.kernels import layout, state
 from pgas.kernels.compiler import constant, device, u32, u64
+from pgas.kernels.refusals import kind_of
 from pgas.kernels.state import fixed, fixed_u32
 
 __all__ = ["after", "entry_of", "is_near", "member", "per_machine", "rank_of", "size_of", "wrapped"]
@@ -9,7 +10,7 @@ __all__ = ["after", "entry_of", "is_near", "member", "per_machine", "rank_of", "
 _TEAMS, _ENTRY, _TEAM_MASK = constant(layout.TEAMS), constant(layout.TEAM_ENTRY), constant(layout.MAX_TEAMS - 1)
 _SIZE, _RANK, _LIST = constant(layout.TEAM_SIZE), constant(layout.TEAM_RANK), constant(layout.TEAM_LIST)
 _NEAR, _PER_MACHINE = constant(layout.TEAM_NEAR), constant(layout.TEAM_PER_MACHINE)
-_NO_TEAM = constant(state.NO_TEAM)
+_NO_SUCH_TEAM = constant(kind_of("no such team"))
 _0, _4 = constant(0), constant(4)
 
 
@@ -19,7 +20,7 @@ def entry_of(op, team):
     entry = _TEAMS + (u64(team) & _TEAM_MASK) * _ENTRY  # masked, because the compiler may load from it before it compares
     if u64(team) <= _TEAM_MASK and fixed_u32(entry + _SIZE) != 0:
         return entry
-    state.fail(_NO_TEAM, u64(op), u64(state.my_pe()), _0, u64(team), _0, _0)
+    state.fail(_NO_SUCH_TEAM, u64(op), u64(state.my_pe()), _0, u64(team), _0, _0)
     return _0
 
 

@@ -27,7 +27,7 @@ from pgas.kernels.compiler import (
 from pgas.kernels.ops import operands, signal
 from pgas.kernels.ops.sync import COMPARISONS, POLLS_MASK, acquire, awaitable, given_up, holds
 from pgas.kernels.paths import transport
-from pgas.kernels.refusals import refuse
+from pgas.kernels.refusals import kind_of, refuse
 
 __all__ = ["several", "signal_fetch", "test"]
 
@@ -270,7 +270,7 @@ def _count(op: int, itemsize: int, indexed: bool, masked: bool, vector: bool, wh
 
     whole: whether all elements are read. contiguous: the result of operands.contiguous().
     """
-    check, too_long = operands.checking(), constant(state.TOO_LONG)
+    check, too_long = operands.checking(), constant(kind_of("too long"))
 
     @device
     def count(ivars, indices, status, cmp, value, nelems):

@@ -3,6 +3,7 @@
 from pgas.kernels import layout, state, window
 from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import constant, device, ptx, u64
+from pgas.kernels.refusals import kind_of
 from pgas.kernels.state import fixed, fixed_u32
 
 #: Value returned instead of an index, a ticket, or a key if the job is poisoned.
@@ -14,7 +15,7 @@ _KEYS, _KEY_SIZE, _LKEY = constant(layout.KEYS), constant(layout.KEY_SIZE), cons
 _REGISTERED_LKEYS, _PIECE_SIZE = constant(layout.REGISTERED + layout.PIECE_LKEY), constant(layout.PIECE_SIZE)
 _REGISTERED, _REGISTERED_END = constant(layout.REGISTERED), constant(layout.REGISTERED_END)
 _PIECE_START, _PIECE_END = constant(layout.PIECE_START), constant(layout.PIECE_END)
-_HEAP_OFFSET, _NOT_REGISTERED = constant(window.HEAP_OFFSET), constant(state.NOT_REGISTERED)
+_HEAP_OFFSET, _NOT_REGISTERED = constant(window.HEAP_OFFSET), constant(kind_of("not registered"))
 _TIMED_OUT, _GE = constant(state.NIC_TIMED_OUT), constant(Comparison.GE)
 _LANDS, _0, _1 = constant(layout.LANDS), constant(0), constant(1)
 

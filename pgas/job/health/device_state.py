@@ -1,8 +1,8 @@
-"""The host's side of the state page: its initial values, and error records in words."""
+"""The host's side of the state page: its initial values, and the messages of error records."""
 
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -118,75 +118,43 @@ def first_error(memory: Memory, places: Places, my_pe: int, nic: NIC | None) -> 
 
 
 def describe(record: tuple[int, ...], places: Places, my_pe: int, n_pes: int, nic: NIC | None = None) -> str:
-    """Return an error record in words."""
+    """Return the message of an error record."""
     kind, op, pe, address, wanted, found, comparison, *_ = record
-    target, who = place(address, places), _who(record, my_pe)
+    who, name = _who(record, my_pe), operation.NAMES[op]
     if kind in _WAITS:
         known = kind == state.TIMED_OUT and places.teams.writer(address) is not None
         writer = f": {_writer(kind, op, address, places)}" if known or places.paths.two else ""
         return f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {_goal(record, places, nic)}{writer}"
-    if kind == state.BAD_PE:
-        return refusals.words("no such PE", who=who, pe=_integer(pe, None), last=n_pes - 1)
-    if kind == state.BAD_CODE:
-        codes: type[IntEnum] = SignalOp if found == len(SignalOp) else Comparison
-        name = "op" if codes is SignalOp else "cmp"
-        return refusals.words("no such code", who=who, name=name, allowed=refusals.choices(codes), wanted=_integer(wanted, None))
-    if kind == state.UNMAPPED:
-        return refusals.words("far", who=who, pe=pe, why=places.paths.why(my_pe, pe))
-    if kind == state.NOT_SET:
-        return refusals.words("not set", who=who, target=target)
-    name = operation.NAMES[op]
-    if kind == state.GAPS:
-        axis, operand = comparison >> state.AXIS_SHIFT, operation.operand(name, comparison & ((1 << state.AXIS_SHIFT) - 1))
-        return refusals.words("gaps", who=who, operand=operand, axis=axis, found=_integer(found, None), wanted=wanted, target=target)
-    if kind == state.OTHER_ORDER:
-        dest, source = "CF" if found == 1 else "FC"
-        return refusals.words("different order", who=who, source=source, dest=dest)
-    if kind in _OF_TEAMS:
-        return _team_error(record, who)
-    who = f"{who} {operation.preposition(name)} PE {pe}"
-    if kind == state.BAD_QP:
-        return refusals.words("no such queue pair", who=who, count=found, wanted=_integer(wanted, None))
-    if kind == state.BAD_STRIDE:
-        return refusals.words("stride", who=who, wanted=_integer(wanted, None))
-    if kind == state.OUT_OF_RANGE:
-        element = operation.operand(name, operation.ELEMENT)
-        return refusals.words("no such element", who=who, operand=element, wanted=_integer(wanted, None), axis=comparison, found=found)
-    if kind == state.NOT_REGISTERED:
-        return refusals.words("not registered", who=who, operand=operation.operand(name, operation.LOCAL), nbytes=wanted, target=target)
-    operand = operation.operand(name, comparison)
-    if kind == state.TOO_LONG:
-        return refusals.words("too long", who=who, operand=operand, wanted=_integer(wanted, None), found=found, target=target)
-    return refusals.words("not symmetric", who=who, operand=operand, nbytes=wanted, target=target)
+    if kind == refusals.kind_of("misfit") and wanted == state.NEGATIVE:
+        return refusals.words("negative part", who=who, operand=operation.operand(name, comparison))
+    row = next(row for row in refusals.TABLE.values() if row.kind == kind)
+    values = {"who": who, "target": place(address, places), "last": n_pes - 1}
+    for meaning, word in ((row.pe, pe), (row.wanted, wanted), (row.found, found), (row.comparison, comparison)):
+        values |= _VALUES[meaning](word, name, places) if meaning in _VALUES else {meaning: _integer(word, None)}
+    return row.words.format(**values)
 
 
-_OF_TEAMS = (
-    state.NO_TEAM, state.NO_CHANNEL, state.MISFIT, state.NO_MULTIPLE, state.IN_PLACE, state.NO_MEMBER, state.OTHER_COUNT,
-    state.NO_PAIRS,
-)  # fmt: skip
+def _codes(count: int, *_: object) -> dict[str, object]:
+    codes: type[IntEnum] = SignalOp if count == len(SignalOp) else Comparison
+    return {"name": "op" if codes is SignalOp else "cmp", "allowed": refusals.choices(codes)}
 
 
-def _team_error(record: tuple[int, ...], who: str) -> str:
-    """Return the error of a collective in words; size: the number of members."""
-    kind, op, size, _, wanted, found, comparison, *_ = record
-    if kind == state.NO_TEAM:
-        return refusals.words("no such team", who=who, wanted=_integer(wanted, None))
-    if kind == state.NO_CHANNEL:
-        return refusals.words("no such channel", who=who, last=found - 1, wanted=_integer(wanted, None))
-    if kind == state.MISFIT:
-        operand = operation.operand(operation.NAMES[op], comparison)
-        if wanted == state.NEGATIVE:
-            return refusals.words("negative part", who=who, operand=operand)
-        return refusals.words("misfit", who=who, operand=operand, found=found, wanted=wanted, size=size)
-    if kind == state.NO_MULTIPLE:
-        return refusals.words("no multiple", who=who, wanted=wanted, size=size)
-    if kind == state.NO_PAIRS:
-        return refusals.words("no pairs", who=who, operand=operation.operand(operation.NAMES[op], comparison), found=found)
-    if kind == state.IN_PLACE:
-        return refusals.words("in place", who=who)
-    if kind == state.NO_MEMBER:
-        return refusals.words("no member", who=who, last=size - 1, wanted=_integer(wanted, None))
-    return refusals.words("other count", who=who, pe=size, wanted=_integer(wanted, None), found=_integer(found, None))
+#: Values of a message, by what a word of the record is (refusals.Refusal), from the word and the name of the operation. All other words
+#: are numbers, by the names they have in the message.
+_VALUES: dict[str, Callable[[int, str, Places], dict[str, object]]] = {
+    "peer": lambda pe, name, _: {"peer": f"{operation.preposition(name)} PE {pe}"},
+    "far": lambda pe, _, places: {"pe": pe, "why": places.paths.why(places.me, pe)},
+    "nbytes": lambda nbytes, *_: {"nbytes": nbytes},
+    "limit": lambda limit, *_: {"last": limit - 1},
+    "codes": _codes,
+    "order": lambda of_dest, *_: {"dest": "CF"[of_dest - 1], "source": "FC"[of_dest - 1]},
+    "axis": lambda axis, name, _: {"operand": operation.operand(name, operation.ELEMENT), "axis": axis},
+    "local": lambda _, name, __: {"operand": operation.operand(name, operation.LOCAL)},
+    "operand": lambda word, name, _: {
+        "operand": operation.operand(name, word & (1 << state.AXIS_SHIFT) - 1),
+        "axis": word >> state.AXIS_SHIFT,
+    },
+}
 
 
 def _who(record: tuple[int, ...], my_pe: int) -> str:
