@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from pgas.kernels.codes import SignalOp
 from pgas.kernels.compiler import KernelTypeError
 
-__all__ = ["TABLE", "Refusal", "When", "choices", "kind_of", "refuse", "words"]
+__all__ = ["TABLE", "Refusal", "When", "choices", "kind_of", "message", "refuse"]
 
 
 class When(Enum):
@@ -27,7 +27,7 @@ class Refusal:
 
     what: str  #: what a program asked for
     when: When
-    words: str  #: the message; names in braces are filled in
+    message: str  #: names in braces are filled in
     transports: tuple[str, ...] = ("p2p", "ibgda", "ibrc")  #: those that refuse it
     kind: int = 0  #: number of the kind in error records (state.fail); 0 if kernels do not record it
 
@@ -42,7 +42,7 @@ class Refusal:
 _NIC, _TWO = ("ibgda", "ibrc"), ("p2p,ibgda", "p2p,ibrc")
 _COMPILED, _CHECKED, _RUN = When.COMPILED, When.CHECKED, When.RUN
 
-#: By name; refuse(), words(), and kind_of() take the name.
+#: By name; refuse(), message(), and kind_of() take the name.
 TABLE = {
     # Types of operands ---------------------------------------------------------------------------------------------------------
     "no integer": Refusal("a pe, idx, nelems, qp, stride, op or cmp that is no integer", _COMPILED,
@@ -156,9 +156,9 @@ def choices(codes: type[IntEnum]) -> str:
     return ", ".join(f"pgas.{prefix}{code.name} ({code.value})" for code in codes)
 
 
-def words(row: str, /, **values: Any) -> str:
+def message(row: str, /, **values: Any) -> str:
     """Return the message of a refusal with its values filled in."""
-    return TABLE[row].words.format(**values)
+    return TABLE[row].message.format(**values)
 
 
 def kind_of(row: str) -> int:
@@ -172,4 +172,4 @@ def refuse(row: str, /, **values: Any) -> NoReturn:
     Raises:
         KernelTypeError: always.
     """
-    raise KernelTypeError(words(row, **values))
+    raise KernelTypeError(message(row, **values))

@@ -97,34 +97,34 @@ def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
         row = Operand.of(name, argument, values[argument])
         if len(row.shape) != 1 or row.dtype.kind not in "iu":
             found = f"one of {row.dtype} with {len(row.shape)}"
-            raise TypeError(refusals.words("row of integers", function=name, name=argument, found=found))
+            raise TypeError(refusals.message("row of integers", function=name, name=argument, found=found))
         if row.size < n:
-            raise ValueError(refusals.words("misfit", who=who, operand=argument, found=row.size, wanted=n, size=n))
+            raise ValueError(refusals.message("misfit", who=who, operand=argument, found=row.size, wanted=n, size=n))
     if ("op" in values or name in ("maxloc", "minloc")) and is_float8(dest.dtype):
-        raise TypeError(refusals.words("only copied", function=name, dtype=dest.dtype))
+        raise TypeError(refusals.message("only copied", function=name, dtype=dest.dtype))
     if name == "alltoall" and source.size % n:
-        raise ValueError(refusals.words("no multiple", who=who, wanted=source.size, size=n))
+        raise ValueError(refusals.message("no multiple", who=who, wanted=source.size, size=n))
     not_in_place = _NOT_IN_PLACE.get(name)
     if not_in_place and dest.address == source.address and not_in_place(n, team.pes.index(job.my_pe), dest.size, source.size):
-        raise ValueError(refusals.words("in place", who=who))
+        raise ValueError(refusals.message("in place", who=who))
     for operand in (dest, source) if name in ("maxloc", "minloc") else ():
         if len(operand.shape) != 2 or operand.order == "F" or not has_locations(operand.dtype):
             found = f"one of {operand.dtype} of shape {operand.shape}"
-            raise TypeError(refusals.words("pairs", function=name, name=operand.name, found=found))
+            raise TypeError(refusals.message("pairs", function=name, name=operand.name, found=found))
         if operand.shape[1] != 2:
-            raise ValueError(refusals.words("no pairs", who=who, operand=operand.name, found=operand.shape[1]))
+            raise ValueError(refusals.message("no pairs", who=who, operand=operand.name, found=operand.shape[1]))
     needed = _NEEDED.get(name, lambda n, dest, source: (source, source))(n, dest.size, source.size)
     for operand, wanted in zip((dest, source), needed, strict=True):
         if operand.size < wanted:
-            raise ValueError(refusals.words("misfit", who=who, operand=operand.name, found=operand.size, wanted=wanted, size=n))
+            raise ValueError(refusals.message("misfit", who=who, operand=operand.name, found=operand.size, wanted=wanted, size=n))
     if "root" in values and not (isinstance(values["root"], (int, np.integer)) and 0 <= values["root"] < n):
-        raise ValueError(refusals.words("no member", who=who, last=n - 1, wanted=values["root"]))
+        raise ValueError(refusals.message("no member", who=who, last=n - 1, wanted=values["root"]))
     if "op" in values:
         op = type(values["op"]).__name__
         if op not in OPERATIONS:
             raise ValueError(f"pgas.{name}: op must be pgas.SUM, PROD, MIN, MAX, AND, OR or XOR, not {values['op']!r}")
         if allowed := lacking(Reduction[op], _kind(dest.dtype)):
-            raise TypeError(refusals.words("reduction", function=name, op=op, dtype=dest.dtype, allowed=allowed))
+            raise TypeError(refusals.message("reduction", function=name, op=op, dtype=dest.dtype, allowed=allowed))
     if name != "alltoallv":  # which has further operands
         dest.__dict__["_checked"] = of_call
 
@@ -137,7 +137,7 @@ def _kind(dtype: np.dtype) -> str:
 
 def _team(name: str, team: Any) -> teams.Record:
     if team is None:
-        raise TypeError(refusals.words("no team", function=name, name="team"))
+        raise TypeError(refusals.message("no team", function=name, name="team"))
     if not isinstance(team, (int, np.integer)):
         raise TypeError(f"pgas.{name}: team must be a pgas.Team, not {team!r}")
     with about(f"pgas.{name}"):
@@ -146,7 +146,7 @@ def _team(name: str, team: Any) -> teams.Record:
 
 def _channel(name: str, team: teams.Record, channel: Any) -> int:
     if not isinstance(channel, (int, np.integer)) or not 0 <= channel < team.channels:
-        raise ValueError(refusals.words("no such channel", who=f"pgas.{name}", last=team.channels - 1, wanted=channel))
+        raise ValueError(refusals.message("no such channel", who=f"pgas.{name}", last=team.channels - 1, wanted=channel))
     return int(channel)
 
 

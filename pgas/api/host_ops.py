@@ -202,7 +202,7 @@ def _strided_copy(name: str, kernel: Kernel) -> Callable[..., None]:
         to, origin = Operand.of(name, "dest", dest), Operand.of(name, "source", source)
         to.check_pair(origin)
         if len(to.shape) != 1:
-            raise TypeError(refusals.words("strides of dimensions", function=name, found=f"{len(to.shape)} dimensions"))
+            raise TypeError(refusals.message("strides of dimensions", function=name, found=f"{len(to.shape)} dimensions"))
         to_step, origin_step = _stride(name, "dst_stride", dst_stride, to), _stride(name, "src_stride", src_stride, origin)
         held = -(-to.size // to_step), -(-origin.size // origin_step)
         count = _count(name, min(held) if nelems is None else nelems, *held)
@@ -256,9 +256,9 @@ def _element(function: str, name: str, array: Any, idx: Any) -> tuple[Any, np.dt
     operand = Operand.of(function, name, array, contiguous=False)
     operand.check_symmetric(runtime.current())
     if name == "sig" and operand.dtype != _UINT64:
-        raise TypeError(refusals.words("signal word", function=function, found=f"an array of {operand.dtype}"))
+        raise TypeError(refusals.message("signal word", function=function, found=f"an array of {operand.dtype}"))
     if name == "lock" and operand.dtype not in (np.int64, np.uint64):
-        raise TypeError(refusals.words("lock word", function=function, dtype=operand.dtype))
+        raise TypeError(refusals.message("lock word", function=function, dtype=operand.dtype))
     if type(idx) is int and len(operand.shape) == 1 and 0 <= idx < operand.shape[0]:
         return idx, operand.dtype
     indices = idx if isinstance(idx, tuple) else (idx,)

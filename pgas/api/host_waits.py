@@ -66,11 +66,11 @@ def _ivars(title: str, array: Any) -> Operand:
     """Check the array whose elements are awaited."""
     ivars = Operand.of(title, "ivars", array)
     if len(ivars.shape) != 1:
-        raise TypeError(refusals.words("row", function=title, name="ivars", count=len(ivars.shape)))
+        raise TypeError(refusals.message("row", function=title, name="ivars", count=len(ivars.shape)))
     if is_float8(ivars.dtype):
-        raise TypeError(refusals.words("only copied", function=title, dtype=ivars.dtype))
+        raise TypeError(refusals.message("only copied", function=title, dtype=ivars.dtype))
     if ivars.dtype.kind not in "iu" or ivars.dtype.itemsize < 2:
-        raise TypeError(refusals.words("awaited", function=title, name="ivars", dtype=ivars.dtype))
+        raise TypeError(refusals.message("awaited", function=title, name="ivars", dtype=ivars.dtype))
     ivars.check_symmetric(runtime.current())
     return ivars
 
@@ -80,7 +80,7 @@ def _row(title: str, name: str, array: Any) -> int:
     row = Operand.of(title, name, array, contiguous=False)
     if len(row.shape) != 1 or row.dtype.kind not in "iu":
         found = f"one of {row.dtype} with the shape {row.shape}"
-        raise TypeError(refusals.words("row of integers", function=title, name=name, found=found))
+        raise TypeError(refusals.message("row of integers", function=title, name=name, found=found))
     return row.size
 
 

@@ -26,9 +26,9 @@ def check_value(function: str, name: str, value: Any, dtype: np.dtype, *, integr
         if low <= value <= high:
             return
     if integral and (not isinstance(value, (int, np.integer)) or isinstance(value, bool)):
-        raise TypeError(refusals.words("no integer", function=function, name=name, found=_shown(value)))
+        raise TypeError(refusals.message("no integer", function=function, name=name, found=_shown(value)))
     if not isinstance(value, (int, float, complex, np.number, np.bool, dtype.type)) or (np.iscomplexobj(value) and dtype.kind != "c"):
-        raise TypeError(refusals.words("other value", function=function, name=name, value=f"of type {type(value).__name__}", dtype=dtype))
+        raise TypeError(refusals.message("other value", function=function, name=name, value=f"of type {type(value).__name__}", dtype=dtype))
     if dtype.kind in "iu":
         low, high = _bounds(dtype)
         number: Any = value.item() if isinstance(value, np.generic) else value
@@ -45,7 +45,7 @@ def check_code(function: str, name: str, code: Any, codes: type[IntEnum]) -> int
     other = type(code) in CONSTANTS and type(code) is not codes  # pgas.SUM has the number of pgas.SIGNAL_SET
     if other or not isinstance(code, (int, np.integer)) or isinstance(code, bool) or int(code) not in _numbers(codes):
         raise ValueError(
-            refusals.words("no such code", who=f"pgas.{function}", name=name, allowed=refusals.choices(codes), wanted=_shown(code))
+            refusals.message("no such code", who=f"pgas.{function}", name=name, allowed=refusals.choices(codes), wanted=_shown(code))
         )
     return int(code)
 

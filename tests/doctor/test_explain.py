@@ -64,9 +64,9 @@ def test_every_message_of_the_sources():
 
 
 def test_every_refusal_of_a_kernel():
-    names = {name for row in refusals.TABLE.values() for name in re.findall(r"{(\w+)}", row.words)}
+    names = {name for row in refusals.TABLE.values() for name in re.findall(r"{(\w+)}", row.message)}
     values = dict.fromkeys(names, "7") | {"function": "put", "who": "PE 1, block 0, thread 3: put", "peer": "to PE 0"}
-    said = [*(refusals.words(row, **values) for row in refusals.TABLE), ONLY_COPIED.format("float8_e5m2")]
+    said = [*(refusals.message(row, **values) for row in refusals.TABLE), ONLY_COPIED.format("float8_e5m2")]
     assert [text for text in said if not explained(text)] == []
 
 

@@ -15,11 +15,11 @@ from pgas.kernels import operation, refusals, state
 from pgas.kernels.refusals import TABLE, When
 from pgas.transports import registry
 
-CALLS = {"refuse", "refusals.refuse", "refusals.words", "kind_of", "refusals.kind_of"}
+CALLS = {"refuse", "refusals.refuse", "refusals.message", "kind_of", "refusals.kind_of"}
 
 
 def uses():
-    """Yield (module, row, names of values, whether only its kind is meant) of every call of refuse(), words() and kind_of()."""
+    """Yield (module, row, names of values, whether only its kind is meant) of every call of refuse(), message(), and kind_of()."""
     for module in SOURCES:
         for node in ast.walk(tree(module)) if module != "pgas.kernels.refusals" else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func) in CALLS and node.args and isinstance(node.args[0], ast.Constant):
@@ -30,7 +30,7 @@ def uses():
 def test_every_row_is_used_with_its_values():
     rows, recorded = set(), set()
     for module, row, given, of_kind in uses():
-        wanted = {name for _, name, _, _ in Formatter().parse(TABLE[row].words) if name}
+        wanted = {name for _, name, _, _ in Formatter().parse(TABLE[row].message) if name}
         assert of_kind or given == wanted, f"{module}: {row}"
         (recorded if of_kind else rows).add(row)
     assert rows | recorded == set(TABLE)
@@ -98,14 +98,14 @@ def test_rows_name_what_they_refuse(name):
     row = TABLE[name]
     assert row.transports
     assert set(row.transports) <= {*registry.names(), *registry.pairs()}
-    assert not row.words.endswith(".")
+    assert not row.message.endswith(".")
     if row.when is When.COMPILED:
-        assert row.words.startswith("pgas.{function}: ")
+        assert row.message.startswith("pgas.{function}: ")
 
 
 def test_refusals_are_unique():
     assert len({row.what for row in TABLE.values()}) == len(TABLE)
-    assert len({row.words for row in TABLE.values()}) == len(TABLE)
+    assert len({row.message for row in TABLE.values()}) == len(TABLE)
 
 
 def test_refuse_raises_the_message():

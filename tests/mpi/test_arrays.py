@@ -165,7 +165,8 @@ def test_dtypes_by_name(heap):
     assert some.copy_to_host().astype(float).tolist() == [1, 2.5]
     assert (np.asarray(some).dtype, np.asarray(some).astype(float).tolist()) == ("bfloat16", [1, 2.5])
     for dtype in ("bfloat17", 3, TorchDtype("qint8")):
-        with pytest.raises(TypeError, match=r"^pgas\.zeros: dtype must be a NumPy dtype or .*, such as bfloat16, not (bfloat17|3|torch\.qint8)$"):
+        expected = r"^pgas\.zeros: dtype must be a NumPy dtype or .*, such as bfloat16, not (bfloat17|3|torch\.qint8)$"
+        with pytest.raises(TypeError, match=expected):
             pgas.zeros(3, dtype)
 
 

@@ -365,11 +365,11 @@ def refused() -> str:
     parts = ["# What is refused", intro]
     for when in refusals.When:
         rows = [
-            (_plain(row.what), "all" if len(row.transports) == N_TRANSPORTS else " or ".join(row.transports), f"`{row.words}`")
+            (_plain(row.what), "all" if len(row.transports) == N_TRANSPORTS else " or ".join(row.transports), f"`{row.message}`")
             for row in refusals.TABLE.values()
             if row.when is when
         ]
-        parts += [f"## {when.name.capitalize()}: {when.value}", table(("what", "transport", "words"), rows)]
+        parts += [f"## {when.name.capitalize()}: {when.value}", table(("condition", "transports", "message"), rows)]
     return "\n\n".join(parts) + "\n"
 
 

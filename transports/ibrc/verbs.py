@@ -254,7 +254,7 @@ class VerbsNIC(RingNIC):
 
     def _no_atomics(self, request: codes.Request) -> str:
         without = next((f"PE {pe}'s {peer.name}" for pe, peer in enumerate(self._met) if not peer.atomics), self.name)
-        return refusals.words("no atomics", request=request.name, device=without)
+        return refusals.message("no atomics", request=request.name, device=without)
 
     def _after(self, number: int, status: WcStatus) -> str:
         """Return text that explains an error: the state of the queue pair and of the port, and an unanswered retry."""

@@ -126,12 +126,12 @@ def describe(record: tuple[int, ...], places: Places, my_pe: int, n_pes: int, ni
         writer = f": {_writer(kind, op, address, places)}" if known or places.paths.two else ""
         return f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {_goal(record, places, nic)}{writer}"
     if kind == refusals.kind_of("misfit") and wanted == state.NEGATIVE:
-        return refusals.words("negative part", who=who, operand=operation.operand(name, comparison))
+        return refusals.message("negative part", who=who, operand=operation.operand(name, comparison))
     row = next(row for row in refusals.TABLE.values() if row.kind == kind)
     values = {"who": who, "target": place(address, places), "last": n_pes - 1}
     for meaning, word in ((row.pe, pe), (row.wanted, wanted), (row.found, found), (row.comparison, comparison)):
         values |= _VALUES[meaning](word, name, places) if meaning in _VALUES else {meaning: _integer(word, None)}
-    return row.words.format(**values)
+    return row.message.format(**values)
 
 
 def _codes(count: int, *_: object) -> dict[str, object]:
