@@ -1,21 +1,21 @@
 """Atomic memory operations from kernels (OpenSHMEM 1.5, "Atomic Memory Operations").
 
-Operations on one element are atomic with each other, from any thread of any PE. They are not atomic with plain stores, puts and p's. They
-order nothing else: use fence() or a signal for that. Fetching operations return the old value of the element and are complete on return;
-the others are complete after quiet() or barrier_all(). To read data that the writer of a returned value wrote before, call fence() first.
-Integers wrap.
+Operations on one element are atomic with respect to each other, from any thread of any PE. They are not atomic with respect to plain
+stores, puts, and p() stores. They order nothing else: use fence() or a signal for that. Fetching operations return the old value of the
+element and are complete on return; the others are complete after quiet() or barrier_all(). To read data that the writer of a returned value
+wrote before, call fence() first. Integers wrap.
 
-Elements, and how each path updates them:
+Elements, and how each transport updates them:
 
-| elements | operations | p2p | ibgda, ibrc, and jobs with two paths |
+| elements | operations | p2p | ibgda, ibrc, and jobs with two transports |
 |---|---|---|---|
-| integers of 32 and 64 bits | all but min and max | an instruction | a request of the NIC |
+| integers of 32 and 64 bits | all except min and max | an instruction | a request to the NIC |
 | integers of 32 and 64 bits | min and max | an instruction | a read, then compare-and-swap until it succeeds |
-| integers of 16 bits | all | compare-and-swap until it succeeds; fetch, set: a load, a store | refused: a NIC's atomics have 4 or 8 bytes |
-| float32, float64 | fetch, set, swap | an instruction | a request of the NIC |
+| integers of 16 bits | all | compare-and-swap until it succeeds; fetch, set: a load, a store | rejected: NIC atomics have 4 or 8 bytes |
+| float32, float64 | fetch, set, swap | an instruction | a request to the NIC |
 | float32, float64 | add, fetch_add | an instruction | a read, then compare-and-swap until it succeeds |
-| float16, bfloat16 | fetch, set | a load, a store | refused |
-| float16, bfloat16 | swap, add, fetch_add | compare-and-swap until it succeeds | refused |
+| float16, bfloat16 | fetch, set | a load, a store | rejected |
+| float16, bfloat16 | swap, add, fetch_add | compare-and-swap until it succeeds | rejected |
 
 On the host, and on CUDA streams: pgas/api/host_ops.py.
 """
@@ -34,23 +34,29 @@ __all__ = [
 
 @device_function(amo.typing_of("atomic_add"))
 def atomic_add(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
-    """Add ``value`` to ``dest[idx]`` on PE ``pe``, atomically with all pgas atomics on the element.
+    """Add ``value`` to ``dest[idx]`` on PE ``pe``, atomically with respect to all pgas atomics on the element.
 
-    Through a NIC, a float is added by a read and a compare-and-swap, repeated until the compare-and-swap succeeds; this is complete on
-    return. N threads that add to one element at once send up to N²/2 compare-and-swaps, so add up within the block first.
+    Through a NIC, a float is added by a read and a compare-and-swap, repeated until the compare-and-swap succeeds; the call is then
+    complete on return. N threads that add to the same element concurrently send up to N²/2 compare-and-swaps, so add up within the block
+    first. OpenSHMEM 1.5, "SHMEM_ATOMIC_ADD".
 
     Completion:
-        on return: it has begun.
-        complete: after quiet(), quiet_pe() or barrier_all().
+        on return: the operation has started.
+        complete: after quiet(), quiet_pe(), or barrier_all().
 
     Args:
-        dest: array or slice on the symmetric heap, of 32- or 64-bit integers or floats; of 16-bit ones if the job uses no NIC.
-        idx: integer, or tuple of as many integers as dest has dimensions.
-        value: converted to dest's dtype as by p().
-        pe: number of the target PE; this PE itself is allowed.
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers or floats, or of 16-bit ones if the job uses no NIC.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of dest. Negative values do not count from the end.
+        value: number, converted to dest's dtype: integers modulo 2^bits, floats toward zero if dest holds integers; on the host it must be
+            in the dtype's range.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
-    Raises: the same errors as put().
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or dest
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -67,11 +73,29 @@ def atomic_add(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
 
 @device_function(amo.typing_of("atomic_fetch_add"))
 def atomic_fetch_add(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
-    """atomic_add() that returns the old value of the element.
+    """Add ``value`` to ``dest[idx]`` on PE ``pe`` atomically, and return the element's old value.
+
+    Through a NIC, a float is added by a read and a compare-and-swap, repeated until the compare-and-swap succeeds. N threads that add to
+    the same element concurrently send up to N²/2 compare-and-swaps, so add up within the block first. OpenSHMEM 1.5,
+    "SHMEM_ATOMIC_FETCH_ADD".
 
     Completion:
         on return: the element is updated, and its old value is returned.
         complete: on return.
+
+    Args:
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers or floats, or of 16-bit ones if the job uses no NIC.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of dest. Negative values do not count from the end.
+        value: number, converted to dest's dtype: integers modulo 2^bits, floats toward zero if dest holds integers; on the host it must be
+            in the dtype's range.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or dest
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -88,11 +112,25 @@ def atomic_fetch_add(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: 
 
 @device_function(amo.typing_of("atomic_inc"))
 def atomic_inc(dest: Any, idx: Index, pe: Integer, *, stream: Any = None) -> None:
-    """Add 1 to ``dest[idx]`` on PE ``pe``; arguments as atomic_add(), of integers only.
+    """Add 1 to ``dest[idx]`` on PE ``pe``, atomically with respect to all pgas atomics on the element.
+
+    OpenSHMEM 1.5, "SHMEM_ATOMIC_INC".
 
     Completion:
-        on return: it has begun.
-        complete: after quiet(), quiet_pe() or barrier_all().
+        on return: the operation has started.
+        complete: after quiet(), quiet_pe(), or barrier_all().
+
+    Args:
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers, or of 16-bit integers if the job uses no NIC.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of dest. Negative values do not count from the end.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or dest
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -109,11 +147,25 @@ def atomic_inc(dest: Any, idx: Index, pe: Integer, *, stream: Any = None) -> Non
 
 @device_function(amo.typing_of("atomic_fetch_inc"))
 def atomic_fetch_inc(dest: Any, idx: Index, pe: Integer, *, stream: Any = None) -> Any:
-    """atomic_inc() that returns the old value of the element.
+    """Add 1 to ``dest[idx]`` on PE ``pe`` atomically, and return the element's old value.
+
+    OpenSHMEM 1.5, "SHMEM_ATOMIC_FETCH_INC".
 
     Completion:
         on return: the element is updated, and its old value is returned.
         complete: on return.
+
+    Args:
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers, or of 16-bit integers if the job uses no NIC.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of dest. Negative values do not count from the end.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or dest
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -130,11 +182,25 @@ def atomic_fetch_inc(dest: Any, idx: Index, pe: Integer, *, stream: Any = None) 
 
 @device_function(amo.typing_of("atomic_fetch"))
 def atomic_fetch(dest: Any, idx: Index, pe: Integer, *, stream: Any = None) -> Any:
-    """Return ``dest[idx]`` of PE ``pe``, read atomically; arguments as atomic_add(). Unlike g(), it is atomic with the other atomics.
+    """Read ``dest[idx]`` on PE ``pe`` atomically, and return it.
+
+    Unlike g(), it is atomic with respect to the other pgas atomics on the element. OpenSHMEM 1.5, "SHMEM_ATOMIC_FETCH".
 
     Completion:
         on return: the value has been read.
         complete: on return.
+
+    Args:
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers or floats, or of 16-bit ones if the job uses no NIC.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of dest. Negative values do not count from the end.
+        pe: number of the PE to read from; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or dest
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -151,13 +217,27 @@ def atomic_fetch(dest: Any, idx: Index, pe: Integer, *, stream: Any = None) -> A
 
 @device_function(amo.typing_of("atomic_set"))
 def atomic_set(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
-    """Set ``dest[idx]`` on PE ``pe`` to ``value``; arguments as atomic_add().
+    """Set ``dest[idx]`` on PE ``pe`` to ``value`` atomically.
 
-    Unlike p(), it is atomic with the other atomics on the element.
+    Unlike p(), it is atomic with respect to the other pgas atomics on the element. OpenSHMEM 1.5, "SHMEM_ATOMIC_SET".
 
     Completion:
-        on return: it has begun.
-        complete: after quiet(), quiet_pe() or barrier_all().
+        on return: the operation has started.
+        complete: after quiet(), quiet_pe(), or barrier_all().
+
+    Args:
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers or floats, or of 16-bit ones if the job uses no NIC.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of dest. Negative values do not count from the end.
+        value: number, converted to dest's dtype: integers modulo 2^bits, floats toward zero if dest holds integers; on the host it must be
+            in the dtype's range.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or dest
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -174,11 +254,27 @@ def atomic_set(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
 
 @device_function(amo.typing_of("atomic_swap"))
 def atomic_swap(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
-    """atomic_set() that returns the old value of the element.
+    """Set ``dest[idx]`` on PE ``pe`` to ``value`` atomically, and return the element's old value.
+
+    OpenSHMEM 1.5, "SHMEM_ATOMIC_SWAP".
 
     Completion:
         on return: the element is updated, and its old value is returned.
         complete: on return.
+
+    Args:
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers or floats, or of 16-bit ones if the job uses no NIC.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of dest. Negative values do not count from the end.
+        value: number, converted to dest's dtype: integers modulo 2^bits, floats toward zero if dest holds integers; on the host it must be
+            in the dtype's range.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or dest
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -195,18 +291,27 @@ def atomic_swap(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any =
 
 @device_function(amo.typing_of("atomic_compare_swap"))
 def atomic_compare_swap(dest: Any, idx: Index, cond: Any, value: Any, pe: Integer, *, stream: Any = None) -> Any:
-    """Set ``dest[idx]`` on PE ``pe`` to ``value`` if it equals ``cond``, and return its old value: cond if it was set.
+    """Set ``dest[idx]`` on PE ``pe`` to ``value`` if it equals ``cond``, and return its old value, atomically.
+
+    The old value equals ``cond`` if the swap took place. OpenSHMEM 1.5, "SHMEM_ATOMIC_COMPARE_SWAP".
 
     Completion:
-        on return: the element is updated, and its old value is returned.
+        on return: the element is compared and, if it equals cond, set, and its old value is returned.
         complete: on return.
 
     Args:
-        dest, idx, pe: as atomic_add(), of integers only.
-        cond, value: converted to dest's dtype as by p().
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers, or of 16-bit integers if the job uses no NIC.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of dest. Negative values do not count from the end.
+        cond: integer to compare the element with, converted like value.
+        value: integer, converted to dest's dtype modulo 2^bits; on the host it must be in the dtype's range.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
-    Raises: the same errors as put().
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or dest
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -223,22 +328,26 @@ def atomic_compare_swap(dest: Any, idx: Index, cond: Any, value: Any, pe: Intege
 
 @device_function(amo.typing_of("atomic_min"))
 def atomic_min(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
-    """Set ``dest[idx]`` on PE ``pe`` to ``value`` if ``value`` is less, atomically with all pgas atomics on the element.
+    """Set ``dest[idx]`` on PE ``pe`` to ``value`` if ``value`` is less, atomically with respect to all pgas atomics on the element.
 
-    Through a NIC this is a read and a compare-and-swap, repeated until the compare-and-swap succeeds; it is then complete on return.
+    Through a NIC, this is a read and a compare-and-swap, repeated until the compare-and-swap succeeds; the call is then complete on return.
 
     Completion:
-        on return: it has begun.
-        complete: after quiet(), quiet_pe() or barrier_all().
+        on return: the operation has started.
+        complete: after quiet(), quiet_pe(), or barrier_all().
 
     Args:
         dest: array or slice on the symmetric heap, of 32- or 64-bit integers, or of 16-bit integers if the job uses no NIC.
-        idx: integer, or tuple of as many integers as dest has dimensions.
-        value: integer, converted to dest's dtype as by p().
-        pe: number of the target PE; this PE itself is allowed.
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch. Default: call it immediately.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of dest. Negative values do not count from the end.
+        value: integer, converted to dest's dtype modulo 2^bits; on the host it must be in the dtype's range.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
-    Raises: the same errors as put().
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or dest
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -257,11 +366,24 @@ def atomic_min(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
 def atomic_fetch_min(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
     """Set ``dest[idx]`` on PE ``pe`` to ``value`` if ``value`` is less, atomically, and return the element's old value.
 
-    Arguments and errors are those of atomic_min().
+    Through a NIC, this is a read and a compare-and-swap, repeated until the compare-and-swap succeeds.
 
     Completion:
         on return: the element is updated, and its old value is returned.
         complete: on return.
+
+    Args:
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers, or of 16-bit integers if the job uses no NIC.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of dest. Negative values do not count from the end.
+        value: integer, converted to dest's dtype modulo 2^bits; on the host it must be in the dtype's range.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or dest
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -278,22 +400,26 @@ def atomic_fetch_min(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: 
 
 @device_function(amo.typing_of("atomic_max"))
 def atomic_max(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
-    """Set ``dest[idx]`` on PE ``pe`` to ``value`` if ``value`` is greater, atomically with all pgas atomics on the element.
+    """Set ``dest[idx]`` on PE ``pe`` to ``value`` if ``value`` is greater, atomically with respect to all pgas atomics on the element.
 
-    Through a NIC this is a read and a compare-and-swap, repeated until the compare-and-swap succeeds; it is then complete on return.
+    Through a NIC, this is a read and a compare-and-swap, repeated until the compare-and-swap succeeds; the call is then complete on return.
 
     Completion:
-        on return: it has begun.
-        complete: after quiet(), quiet_pe() or barrier_all().
+        on return: the operation has started.
+        complete: after quiet(), quiet_pe(), or barrier_all().
 
     Args:
         dest: array or slice on the symmetric heap, of 32- or 64-bit integers, or of 16-bit integers if the job uses no NIC.
-        idx: integer, or tuple of as many integers as dest has dimensions.
-        value: integer, converted to dest's dtype as by p().
-        pe: number of the target PE; this PE itself is allowed.
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch. Default: call it immediately.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of dest. Negative values do not count from the end.
+        value: integer, converted to dest's dtype modulo 2^bits; on the host it must be in the dtype's range.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
-    Raises: the same errors as put().
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or dest
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -312,11 +438,24 @@ def atomic_max(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
 def atomic_fetch_max(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
     """Set ``dest[idx]`` on PE ``pe`` to ``value`` if ``value`` is greater, atomically, and return the element's old value.
 
-    Arguments and errors are those of atomic_max().
+    Through a NIC, this is a read and a compare-and-swap, repeated until the compare-and-swap succeeds.
 
     Completion:
         on return: the element is updated, and its old value is returned.
         complete: on return.
+
+    Args:
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers, or of 16-bit integers if the job uses no NIC.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of dest. Negative values do not count from the end.
+        value: integer, converted to dest's dtype modulo 2^bits; on the host it must be in the dtype's range.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or dest
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -333,18 +472,26 @@ def atomic_fetch_max(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: 
 
 @device_function(amo.typing_of("atomic_and"))
 def atomic_and(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
-    """Clear the bits of ``dest[idx]`` on PE ``pe`` that are 0 in ``value`` (bitwise and).
+    """Clear the bits of ``dest[idx]`` on PE ``pe`` that are 0 in ``value``, atomically (bitwise and).
+
+    OpenSHMEM 1.5, "SHMEM_ATOMIC_AND".
 
     Completion:
-        on return: it has begun.
-        complete: after quiet(), quiet_pe() or barrier_all().
+        on return: the operation has started.
+        complete: after quiet(), quiet_pe(), or barrier_all().
 
     Args:
-        dest, idx, pe: as atomic_add(), of integers only.
-        value: integer, converted to dest's dtype as by p().
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers, or of 16-bit integers if the job uses no NIC.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of dest. Negative values do not count from the end.
+        value: integer, converted to dest's dtype modulo 2^bits; on the host it must be in the dtype's range.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
-    Raises: the same errors as put().
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or dest
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -361,11 +508,26 @@ def atomic_and(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
 
 @device_function(amo.typing_of("atomic_fetch_and"))
 def atomic_fetch_and(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
-    """atomic_and() that returns the old value of the element.
+    """Clear the bits of ``dest[idx]`` on PE ``pe`` that are 0 in ``value``, atomically, and return its old value.
+
+    Bitwise and. OpenSHMEM 1.5, "SHMEM_ATOMIC_FETCH_AND".
 
     Completion:
         on return: the element is updated, and its old value is returned.
         complete: on return.
+
+    Args:
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers, or of 16-bit integers if the job uses no NIC.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of dest. Negative values do not count from the end.
+        value: integer, converted to dest's dtype modulo 2^bits; on the host it must be in the dtype's range.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or dest
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -382,11 +544,26 @@ def atomic_fetch_and(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: 
 
 @device_function(amo.typing_of("atomic_or"))
 def atomic_or(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
-    """Set the bits of ``dest[idx]`` on PE ``pe`` that are 1 in ``value`` (bitwise or); otherwise as atomic_and().
+    """Set the bits of ``dest[idx]`` on PE ``pe`` that are 1 in ``value``, atomically (bitwise or).
+
+    OpenSHMEM 1.5, "SHMEM_ATOMIC_OR".
 
     Completion:
-        on return: it has begun.
-        complete: after quiet(), quiet_pe() or barrier_all().
+        on return: the operation has started.
+        complete: after quiet(), quiet_pe(), or barrier_all().
+
+    Args:
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers, or of 16-bit integers if the job uses no NIC.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of dest. Negative values do not count from the end.
+        value: integer, converted to dest's dtype modulo 2^bits; on the host it must be in the dtype's range.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or dest
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -403,11 +580,26 @@ def atomic_or(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = N
 
 @device_function(amo.typing_of("atomic_fetch_or"))
 def atomic_fetch_or(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
-    """atomic_or() that returns the old value of the element.
+    """Set the bits of ``dest[idx]`` on PE ``pe`` that are 1 in ``value``, atomically, and return its old value.
+
+    Bitwise or. OpenSHMEM 1.5, "SHMEM_ATOMIC_FETCH_OR".
 
     Completion:
         on return: the element is updated, and its old value is returned.
         complete: on return.
+
+    Args:
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers, or of 16-bit integers if the job uses no NIC.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of dest. Negative values do not count from the end.
+        value: integer, converted to dest's dtype modulo 2^bits; on the host it must be in the dtype's range.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or dest
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -424,11 +616,26 @@ def atomic_fetch_or(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: A
 
 @device_function(amo.typing_of("atomic_xor"))
 def atomic_xor(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> None:
-    """Flip the bits of ``dest[idx]`` on PE ``pe`` that are 1 in ``value`` (bitwise exclusive or); otherwise as atomic_and().
+    """Flip the bits of ``dest[idx]`` on PE ``pe`` that are 1 in ``value``, atomically (bitwise exclusive or).
+
+    OpenSHMEM 1.5, "SHMEM_ATOMIC_XOR".
 
     Completion:
-        on return: it has begun.
-        complete: after quiet(), quiet_pe() or barrier_all().
+        on return: the operation has started.
+        complete: after quiet(), quiet_pe(), or barrier_all().
+
+    Args:
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers, or of 16-bit integers if the job uses no NIC.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of dest. Negative values do not count from the end.
+        value: integer, converted to dest's dtype modulo 2^bits; on the host it must be in the dtype's range.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or dest
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -445,11 +652,26 @@ def atomic_xor(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = 
 
 @device_function(amo.typing_of("atomic_fetch_xor"))
 def atomic_fetch_xor(dest: Any, idx: Index, value: Any, pe: Integer, *, stream: Any = None) -> Any:
-    """atomic_xor() that returns the old value of the element.
+    """Flip the bits of ``dest[idx]`` on PE ``pe`` that are 1 in ``value``, atomically, and return its old value.
+
+    Bitwise exclusive or. OpenSHMEM 1.5, "SHMEM_ATOMIC_FETCH_XOR".
 
     Completion:
         on return: the element is updated, and its old value is returned.
         complete: on return.
+
+    Args:
+        dest: array or slice on the symmetric heap, of 32- or 64-bit integers, or of 16-bit integers if the job uses no NIC.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of dest. Negative values do not count from the end.
+        value: integer, converted to dest's dtype modulo 2^bits; on the host it must be in the dtype's range.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or dest
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()

@@ -2,9 +2,10 @@
 
 A lock is an element of type int64 or uint64 on the symmetric heap that is 0 on all PEs before its first use, such as the element of
 ``pgas.zeros(1, np.int64)``. The same element on all PEs is one lock. At most one thread of the job holds it. Threads that wait in
-set_lock() get it in the order in which they asked for it. Programs must not read or write the element while the lock is in use.
+set_lock() get it in the order in which they requested it. Programs must not read or write the element while the lock is in use.
 
-The value of the lock is on one PE, which follows from the offset of the element, so that the locks of a large array are spread over PEs.
+One PE has the value of the lock. The offset of the element determines which PE that is, so that the locks of a large array are distributed
+over the PEs.
 
 On the host, and on CUDA streams: pgas/api/host_ops.py.
 """
@@ -19,24 +20,25 @@ __all__ = ["clear_lock", "set_lock", "test_lock"]
 
 @device_function(lock.set_lock)
 def set_lock(lock: Any, idx: Index, *, stream: Any = None) -> None:
-    """Wait until no other thread of the job holds the lock ``lock[idx]``, and set it.
+    """Wait until no other thread of the job holds the lock ``lock[idx]``, and set it (OpenSHMEM 1.5, "SHMEM_LOCK").
 
     A thread that calls it again before clear_lock() waits for itself. The threads of a warp may compete for a lock. Kernels on several PEs
-    that do so must run at the same time: use pgas.launch().
+    that compete for one must run at the same time: use pgas.launch().
 
     Completion:
-        on return: this thread holds the lock, and sees the operations that earlier holders made before their clear_lock().
+        on return: this thread holds the lock, and may read what earlier holders wrote before their clear_lock().
         complete: on return.
 
     Args:
-        lock: array of int64 or uint64 on the symmetric heap.
-        idx: integer, or tuple of as many integers as lock has dimensions.
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch. Default: call it immediately.
+        lock: array of int64 or uint64 on the symmetric heap, with elements that are 0 on all PEs before their first use.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of lock. Negative values do not count from the end.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled, if the operands do not fit.
-        DeviceError: raised later on the host, if the wait exceeds PGAS_TIMEOUT seconds; the message names the lock, its PE and the number
-            of threads before this one.
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, if the wait exceeds PGAS_TIMEOUT seconds; the message names the lock, its PE, and the number
+            of threads ahead of this one.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> lock, counter = pgas.zeros(1, np.int64), pgas.zeros(1, np.int64)
@@ -56,20 +58,22 @@ def set_lock(lock: Any, idx: Index, *, stream: Any = None) -> None:
 def test_lock(lock: Any, idx: Index, *, stream: Any = None) -> Any:
     """Set the lock ``lock[idx]`` and return 0 if no thread of the job holds it; return 1 if one does. Never waits for the lock.
 
-    Note the values, which are those of OpenSHMEM: 0 means that the caller now holds the lock.
+    These values are those of OpenSHMEM: 0 means that the caller now holds the lock. OpenSHMEM 1.5, "SHMEM_LOCK".
 
     Completion:
-        on return: if the result is 0, this thread holds the lock, and sees the operations that earlier holders made before their
-            clear_lock().
+        on return: if the result is 0, this thread holds the lock, and may read what earlier holders wrote before their clear_lock().
         complete: on return.
 
     Args:
-        lock: array of int64 or uint64 on the symmetric heap.
-        idx: integer, or tuple of as many integers as lock has dimensions.
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch. Default: call it immediately.
+        lock: array of int64 or uint64 on the symmetric heap, with elements that are 0 on all PEs before their first use.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of lock. Negative values do not count from the end.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled, if the operands do not fit.
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if the element does not exist or lock is not
+            on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> lock, counter = pgas.zeros(1, np.int64), pgas.zeros(1, np.int64)
@@ -88,22 +92,24 @@ def test_lock(lock: Any, idx: Index, *, stream: Any = None) -> Any:
 
 @device_function(lock.clear_lock)
 def clear_lock(lock: Any, idx: Index, *, stream: Any = None) -> None:
-    """Complete the operations of this thread as quiet() does, and clear the lock ``lock[idx]``, which this thread must hold.
+    """Complete the operations of this thread like quiet(), and clear the lock ``lock[idx]``, which this thread must hold.
 
-    The next holder then sees these operations. On the host without ``stream``, the operations of all kernels of this PE are completed.
+    The next holder may then read what these operations wrote. On the host without ``stream``, the operations of all kernels of this PE are
+    completed. OpenSHMEM 1.5, "SHMEM_LOCK".
 
     Completion:
         on return: the operations that quiet() covers are complete; the lock is being cleared.
-        complete: the clearing after quiet(), quiet_pe() or barrier_all(); the next holder need not wait for that.
+        complete: the clearing after quiet(), quiet_pe(), or barrier_all(); the next holder need not wait for that.
 
     Args:
-        lock: array of int64 or uint64 on the symmetric heap.
-        idx: integer, or tuple of as many integers as lock has dimensions.
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch. Default: call it immediately.
+        lock: array of int64 or uint64 on the symmetric heap, with elements that are 0 on all PEs before their first use.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of lock. Negative values do not count from the end.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled, if the operands do not fit.
-        DeviceError: raised later on the host, under PGAS_DEBUG=check and in the simulator, if the lock is not set.
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if the lock is not set.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> lock, counter = pgas.zeros(1, np.int64), pgas.zeros(1, np.int64)

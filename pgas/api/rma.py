@@ -1,4 +1,4 @@
-"""Remote memory access from kernels: put, get, iput, iget, p, g (OpenSHMEM 1.5, "Remote Memory Access Routines").
+"""Remote memory access from kernels: put, get, iput, iget, p, and g (OpenSHMEM 1.5, "Remote Memory Access Routines").
 
 On the host, and on CUDA streams: pgas/api/host_ops.py.
 """
@@ -17,25 +17,31 @@ __all__ = [
 
 @device_function(rma.put(THREAD, nbi=False))
 def put(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, *, stream: Any = None) -> None:
-    """Copy elements of local ``source`` to the symmetric array ``dest`` on PE ``pe``; called by one thread.
+    """Copy elements of the local array ``source`` to the symmetric array ``dest`` on PE ``pe``. Called by a single thread.
+
+    OpenSHMEM 1.5, "SHMEM_PUT".
 
     Completion:
         on return: source may be reused.
-        complete: after quiet(), quiet_pe() or barrier_all(), or once the target sees a signal or flag that this PE wrote after a fence().
+        complete: after quiet(), quiet_pe(), or barrier_all(), or once the target observes a signal or flag that this PE wrote after a
+            fence().
 
     Args:
-        dest: contiguous array or slice on the symmetric heap, any alignment.
-        source: contiguous array of the same dtype and number of dimensions; heap, other global, shared or local memory.
-        pe: number of the target PE; this PE itself is allowed.
-        nelems: number of elements, from the first of both arrays on; all of source if left out.
-        qp: queue pair of a NIC transport, 1 to PGAS_IBGDA_NUM_RC_PER_PE; 0: one by this thread's cta, sm or warp
-            (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p.
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        dest: contiguous array or slice on the symmetric heap; any alignment.
+        source: contiguous array with the same dtype and number of dimensions as dest, in any memory: symmetric heap, other global, shared,
+            or local; through a NIC, only on the heap or registered.
+        pe: number of the target PE; this PE is allowed.
+        nelems: number of elements to copy, starting at the first element of each array. Default: all of source.
+        qp: queue pair to use over a NIC transport: 1 to PGAS_IBGDA_NUM_RC_PER_PE, or 0 to select one by the calling thread's CTA, SM, or
+            warp (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p; not accepted on the host. Default: 0.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: dtype, dimensions or contiguity do not fit.
-        DeviceError: later, on the host, under PGAS_DEBUG=check and in the simulator: pe does not exist, dest is not on the heap, or
-            an operand is shorter than nelems.
+        TypingError: at kernel compile time (TypeError in the simulator), if the dtypes or numbers of dimensions differ or an argument has
+            the wrong type.
+        DeviceError: raised later on the host, if an array is not contiguous, or a NIC cannot access the local array; with PGAS_DEBUG=check
+            or in the simulator also if pe does not exist, dest is not on the heap, or an array has fewer than nelems elements.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -53,27 +59,49 @@ def put(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: 
 
 @device_function(rma.put(WARP, nbi=False))
 def put_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
-    """put() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have exited.
+    """Like put(), but called by all threads of a warp together with the same arguments; none may have exited.
 
-    Each thread copies a share of the data. If a thread has returned or waits at another barrier, its share is missing; the simulator
-    refuses such calls.
+    Synchronizes the warp on entry and on return. Each thread copies part of the data. If a thread has returned or is waiting at another
+    barrier, its part is not copied; the simulator rejects such calls.
     """
 
 
 @device_function(rma.put(BLOCK, nbi=False))
 def put_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
-    """put() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have exited."""
+    """Like put(), but called by all threads of a block together with the same arguments; none may have exited.
+
+    Synchronizes the block on entry and on return. Each thread copies part of the data. If a thread has returned or is waiting at another
+    barrier, its part is not copied; the simulator rejects such calls.
+    """
 
 
 @device_function(rma.put(THREAD, nbi=True))
 def put_nbi(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, *, stream: Any = None) -> None:
-    """Start a put(). The data is at its destination only after quiet() or barrier_all(); ``source`` may be reused then, or after flush().
+    """Start copying the local array ``source`` to the symmetric array ``dest`` on PE ``pe``: a non-blocking put().
 
-    Arguments and errors as for put().
+    The data has arrived after quiet(), quiet_pe(), or barrier_all(); ``source`` may be reused then, or after flush(). OpenSHMEM 1.5,
+    "SHMEM_PUT_NBI".
 
     Completion:
-        on return: it has begun.
-        complete: after quiet(), quiet_pe() or barrier_all(); source may be reused then, or after flush().
+        on return: the operation has started.
+        complete: after quiet(), quiet_pe(), or barrier_all(); source may be reused then, or after flush().
+
+    Args:
+        dest: contiguous array or slice on the symmetric heap; any alignment.
+        source: contiguous array with the same dtype and number of dimensions as dest, in any memory: symmetric heap, other global, shared,
+            or local; through a NIC, only on the heap or registered.
+        pe: number of the target PE; this PE is allowed.
+        nelems: number of elements to copy, starting at the first element of each array. Default: all of source.
+        qp: queue pair to use over a NIC transport: 1 to PGAS_IBGDA_NUM_RC_PER_PE, or 0 to select one by the calling thread's CTA, SM, or
+            warp (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p; not accepted on the host. Default: 0.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if the dtypes or numbers of dimensions differ or an argument has
+            the wrong type.
+        DeviceError: raised later on the host, if an array is not contiguous, or a NIC cannot access the local array; with PGAS_DEBUG=check
+            or in the simulator also if pe does not exist, dest is not on the heap, or an array has fewer than nelems elements.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -92,32 +120,47 @@ def put_nbi(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, 
 
 @device_function(rma.put(WARP, nbi=True))
 def put_nbi_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
-    """put_nbi() by all threads of a warp together (none may have exited), with the same arguments; synchronizes the warp on entry."""
+    """Like put_nbi(), but called by all threads of a warp together with the same arguments; none may have exited.
+
+    Synchronizes the warp on entry, but not on return. One thread's quiet() covers the other threads' copies only after a syncwarp or
+    syncthreads.
+    """
 
 
 @device_function(rma.put(BLOCK, nbi=True))
 def put_nbi_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
-    """put_nbi() by all threads of a block together (none may have exited), with the same arguments; synchronizes the block on entry."""
+    """Like put_nbi(), but called by all threads of a block together with the same arguments; none may have exited.
+
+    Synchronizes the block on entry, but not on return. One thread's quiet() covers the other threads' copies only after a syncthreads.
+    """
 
 
 @device_function(rma.get(THREAD, nbi=False))
 def get(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, *, stream: Any = None) -> None:
-    """Copy elements of the symmetric array ``source`` on PE ``pe`` to local ``dest``; called by one thread.
+    """Copy elements of the symmetric array ``source`` on PE ``pe`` to the local array ``dest``. Called by a single thread.
+
+    OpenSHMEM 1.5, "SHMEM_GET".
 
     Completion:
         on return: the data is in dest.
         complete: on return.
 
     Args:
-        dest: contiguous array of the same dtype and number of dimensions; heap, other global, shared or local memory.
-        source: contiguous array or slice on the symmetric heap, any alignment.
-        pe: number of the PE to read from; this PE itself is allowed.
-        nelems: number of elements, from the first of both arrays on; all of source if left out.
-        qp: queue pair of a NIC transport, 1 to PGAS_IBGDA_NUM_RC_PER_PE; 0: one by this thread's cta, sm or warp
-            (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p.
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        dest: contiguous array with the same dtype and number of dimensions as source, in any memory: symmetric heap, other global, shared,
+            or local; through a NIC, only on the heap or registered.
+        source: contiguous array or slice on the symmetric heap; any alignment.
+        pe: number of the PE to read from; this PE is allowed.
+        nelems: number of elements to copy, starting at the first element of each array. Default: all of source.
+        qp: queue pair to use over a NIC transport: 1 to PGAS_IBGDA_NUM_RC_PER_PE, or 0 to select one by the calling thread's CTA, SM, or
+            warp (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p; not accepted on the host. Default: 0.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
-    Raises: the same errors as put(), with source in the place of dest.
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if the dtypes or numbers of dimensions differ or an argument has
+            the wrong type.
+        DeviceError: raised later on the host, if an array is not contiguous, or a NIC cannot access the local array; with PGAS_DEBUG=check
+            or in the simulator also if pe does not exist, source is not on the heap, or an array has fewer than nelems elements.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -134,23 +177,47 @@ def get(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: 
 
 @device_function(rma.get(WARP, nbi=False))
 def get_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
-    """get() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have exited."""
+    """Like get(), but called by all threads of a warp together with the same arguments; none may have exited.
+
+    Synchronizes the warp on entry and on return.
+    """
 
 
 @device_function(rma.get(BLOCK, nbi=False))
 def get_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
-    """get() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have exited."""
+    """Like get(), but called by all threads of a block together with the same arguments; none may have exited.
+
+    Synchronizes the block on entry and on return.
+    """
 
 
 @device_function(rma.get(THREAD, nbi=True))
 def get_nbi(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, *, stream: Any = None) -> None:
-    """Start a get(). The data is in ``dest`` after quiet(), quiet_pe() or barrier_all(); nobody may access ``dest`` before.
+    """Start copying the symmetric array ``source`` on PE ``pe`` to the local array ``dest``: a non-blocking get().
 
-    Arguments and errors as for get() (OpenSHMEM 1.5, "SHMEM_GET_NBI").
+    The data is in ``dest`` after quiet(), quiet_pe(), or barrier_all(); ``dest`` must not be accessed before then. OpenSHMEM 1.5,
+    "SHMEM_GET_NBI".
 
     Completion:
-        on return: it has begun.
-        complete: after quiet(), quiet_pe() or barrier_all(); nobody may access dest before.
+        on return: the operation has started.
+        complete: after quiet(), quiet_pe(), or barrier_all(); dest must not be accessed before then.
+
+    Args:
+        dest: contiguous array with the same dtype and number of dimensions as source, in any memory: symmetric heap, other global, shared,
+            or local; through a NIC, only on the heap or registered.
+        source: contiguous array or slice on the symmetric heap; any alignment.
+        pe: number of the PE to read from; this PE is allowed.
+        nelems: number of elements to copy, starting at the first element of each array. Default: all of source.
+        qp: queue pair to use over a NIC transport: 1 to PGAS_IBGDA_NUM_RC_PER_PE, or 0 to select one by the calling thread's CTA, SM, or
+            warp (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p; not accepted on the host. Default: 0.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if the dtypes or numbers of dimensions differ or an argument has
+            the wrong type.
+        DeviceError: raised later on the host, if an array is not contiguous, or a NIC cannot access the local array; with PGAS_DEBUG=check
+            or in the simulator also if pe does not exist, source is not on the heap, or an array has fewer than nelems elements.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -169,17 +236,18 @@ def get_nbi(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, 
 
 @device_function(rma.get(WARP, nbi=True))
 def get_nbi_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
-    """get_nbi() by all threads of a warp together (none may have exited), with the same arguments; synchronizes the warp on entry.
+    """Like get_nbi(), but called by all threads of a warp together with the same arguments; none may have exited.
 
-    One thread's quiet() covers the other threads' copies only after a syncwarp or syncthreads.
+    Synchronizes the warp on entry, but not on return. One thread's quiet() covers the other threads' copies only after a syncwarp or
+    syncthreads.
     """
 
 
 @device_function(rma.get(BLOCK, nbi=True))
 def get_nbi_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
-    """get_nbi() by all threads of a block together (none may have exited), with the same arguments; synchronizes the block on entry.
+    """Like get_nbi(), but called by all threads of a block together with the same arguments; none may have exited.
 
-    One thread's quiet() covers the other threads' copies only after a syncthreads.
+    Synchronizes the block on entry, but not on return. One thread's quiet() covers the other threads' copies only after a syncthreads.
     """
 
 
@@ -187,29 +255,34 @@ def get_nbi_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = 
 def iput(
     dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None, *, stream: Any = None
 ) -> None:
-    """Copy every ``src_stride``-th element of ``source`` to every ``dst_stride``-th of ``dest`` on PE ``pe``; called by one thread.
+    """Copy every ``src_stride``-th element of ``source`` to every ``dst_stride``-th element of ``dest`` on PE ``pe``.
 
-    ``dest[i * dst_stride] = source[i * src_stride]`` for i below nelems (OpenSHMEM 1.5, "SHMEM_IPUT"). Completion is that of put(). A NIC
-    takes one WQE per element; if both strides are 1, it is a put(). A column of a matrix is ``matrix.reshape(-1)[column:]`` with the row
-    length as stride.
+    Called by a single thread. Element ``i * src_stride`` of source is copied to element ``i * dst_stride`` of dest, for every i below
+    nelems (OpenSHMEM 1.5, "SHMEM_IPUT"). Through a NIC, each element takes one WQE; if both strides are 1, this is the same as put(). To
+    copy a column of a matrix, use ``matrix.reshape(-1)[column:]`` with the row length as stride.
 
     Completion:
         on return: source may be reused.
-        complete: after quiet(), quiet_pe() or barrier_all(), or once the target sees a signal or flag that this PE wrote after a fence().
+        complete: after quiet(), quiet_pe(), or barrier_all(), or once the target observes a signal or flag that this PE wrote after a
+            fence().
 
     Args:
-        dest: contiguous array or slice of one dimension on the symmetric heap, any alignment.
-        source: contiguous array of one dimension and the same dtype; heap, other global, shared or local memory (NICs: heap, registered).
-        dst_stride: elements from one to the next in dest, at least 1.
-        src_stride: elements from one to the next in source, at least 1.
-        pe: number of the target PE; this PE itself is allowed.
-        nelems: number of elements that are copied; as many as both arrays hold at these strides if left out.
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        dest: contiguous one-dimensional array or slice on the symmetric heap; any alignment.
+        source: contiguous one-dimensional array with the same dtype as dest, in any memory: symmetric heap, other global, shared, or local;
+            through a NIC, only on the heap or registered.
+        dst_stride: distance between consecutive elements of dest, in elements; at least 1.
+        src_stride: distance between consecutive elements of source, in elements; at least 1.
+        pe: number of the target PE; this PE is allowed.
+        nelems: number of elements to copy. Default: as many as fit in both arrays at these strides.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: dtype, dimensions or contiguity do not fit.
-        DeviceError: later, on the host: a stride is below 1; under PGAS_DEBUG=check and in the simulator also: pe does not exist, dest
-            is not on the heap, or an operand holds fewer than nelems elements at its stride.
+        TypingError: at kernel compile time (TypeError in the simulator), if the dtypes or numbers of dimensions differ or an argument has
+            the wrong type.
+        DeviceError: raised later on the host, if a stride is below 1, an array is not contiguous, or a NIC cannot access the local array;
+            with PGAS_DEBUG=check or in the simulator also if pe does not exist, dest is not on the heap, or an array holds fewer than
+            nelems elements at its stride.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -226,36 +299,50 @@ def iput(
 
 @device_function(strided.iput(WARP))
 def iput_warp(dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None) -> None:
-    """iput() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have exited."""
+    """Like iput(), but called by all threads of a warp together with the same arguments; none may have exited.
+
+    Synchronizes the warp on entry and on return.
+    """
 
 
 @device_function(strided.iput(BLOCK))
 def iput_block(dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None) -> None:
-    """iput() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have exited."""
+    """Like iput(), but called by all threads of a block together with the same arguments; none may have exited.
+
+    Synchronizes the block on entry and on return.
+    """
 
 
 @device_function(strided.iget(THREAD))
 def iget(
     dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None, *, stream: Any = None
 ) -> None:
-    """Copy every ``src_stride``-th element of ``source`` on PE ``pe`` to every ``dst_stride``-th of ``dest``; called by one thread.
+    """Copy every ``src_stride``-th element of ``source`` on PE ``pe`` to every ``dst_stride``-th element of ``dest``.
 
-    The data is in dest on return (OpenSHMEM 1.5, "SHMEM_IGET"). A NIC takes one WQE per element; if both strides are 1, it is a get().
+    Called by a single thread. Element ``i * src_stride`` of source is copied to element ``i * dst_stride`` of dest, for every i below
+    nelems (OpenSHMEM 1.5, "SHMEM_IGET"). Through a NIC, each element takes one WQE; if both strides are 1, this is the same as get().
 
     Completion:
         on return: the data is in dest.
         complete: on return.
 
     Args:
-        dest: contiguous array of one dimension; heap, other global, shared or local memory (NICs: heap, registered).
-        source: contiguous array or slice of one dimension and the same dtype on the symmetric heap, any alignment.
-        dst_stride: elements from one to the next in dest, at least 1.
-        src_stride: elements from one to the next in source, at least 1.
-        pe: number of the PE to read from; this PE itself is allowed.
-        nelems: number of elements that are copied; as many as both arrays hold at these strides if left out.
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        dest: contiguous one-dimensional array with the same dtype as source, in any memory: symmetric heap, other global, shared, or local;
+            through a NIC, only on the heap or registered.
+        source: contiguous one-dimensional array or slice on the symmetric heap; any alignment.
+        dst_stride: distance between consecutive elements of dest, in elements; at least 1.
+        src_stride: distance between consecutive elements of source, in elements; at least 1.
+        pe: number of the PE to read from; this PE is allowed.
+        nelems: number of elements to copy. Default: as many as fit in both arrays at these strides.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
-    Raises: as iput(), with source in the place of dest.
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if the dtypes or numbers of dimensions differ or an argument has
+            the wrong type.
+        DeviceError: raised later on the host, if a stride is below 1, an array is not contiguous, or a NIC cannot access the local array;
+            with PGAS_DEBUG=check or in the simulator also if pe does not exist, source is not on the heap, or an array holds fewer than
+            nelems elements at its stride.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -272,33 +359,45 @@ def iget(
 
 @device_function(strided.iget(WARP))
 def iget_warp(dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None) -> None:
-    """iget() by all threads of a warp, with the same arguments; synchronizes the warp on entry and return. None may have exited."""
+    """Like iget(), but called by all threads of a warp together with the same arguments; none may have exited.
+
+    Synchronizes the warp on entry and on return.
+    """
 
 
 @device_function(strided.iget(BLOCK))
 def iget_block(dest: Any, source: Any, dst_stride: Integer, src_stride: Integer, pe: Integer, nelems: Integer | None = None) -> None:
-    """iget() by all threads of a block, with the same arguments; synchronizes the block on entry and return. None may have exited."""
+    """Like iget(), but called by all threads of a block together with the same arguments; none may have exited.
+
+    Synchronizes the block on entry and on return.
+    """
 
 
 @device_function(rma.p)
 def p(dest: Any, idx: Index, value: Any, pe: Integer, qp: Integer = 0, *, stream: Any = None) -> None:
-    """Store ``value`` to ``dest[idx]`` on PE ``pe``.
+    """Store ``value`` to the element ``dest[idx]`` on PE ``pe`` (OpenSHMEM 1.5, "SHMEM_P").
 
     Completion:
         on return: value has been read.
-        complete: after quiet(), quiet_pe() or barrier_all(), or once the target sees a signal or flag that this PE wrote after a fence().
+        complete: after quiet(), quiet_pe(), or barrier_all(), or once the target observes a signal or flag that this PE wrote after a
+            fence().
 
     Args:
-        dest: array or slice on the symmetric heap; elements of 1, 2, 4, 8 or 16 bytes (integers, floats, complex, bool).
-        idx: integer, or tuple of as many integers as dest has dimensions; negative ones do not count from the end.
-        value: converted to dest's dtype: integers modulo 2^bits, floats to integers toward zero. A float beyond the range of an integer
-            dtype gives an undefined integer; the simulator raises OverflowError. On the host a value out of range is a ValueError.
-        pe: number of the target PE; this PE itself is allowed.
-        qp: queue pair of a NIC transport, 1 to PGAS_IBGDA_NUM_RC_PER_PE; 0: one by this thread's cta, sm or warp
-            (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p.
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        dest: array or slice on the symmetric heap, with elements of 1, 2, 4, 8, or 16 bytes (integers, floats, complex, bool).
+        idx: index of the element: an integer, or a tuple with one integer per dimension of dest. Negative values do not count from the end.
+        value: value to store, converted to dest's dtype: integers modulo 2^bits; floats toward zero if dest holds integers. A float outside
+            the range of an integer dtype gives an undefined integer; in the simulator it raises OverflowError. On the host, a value out of
+            range raises ValueError.
+        pe: number of the target PE; this PE is allowed.
+        qp: queue pair to use over a NIC transport: 1 to PGAS_IBGDA_NUM_RC_PER_PE, or 0 to select one by the calling thread's CTA, SM, or
+            warp (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p; not accepted on the host. Default: 0.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
-    Raises: the same errors as put().
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or dest
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -315,11 +414,26 @@ def p(dest: Any, idx: Index, value: Any, pe: Integer, qp: Integer = 0, *, stream
 
 @device_function(rma.g)
 def g(source: Any, idx: Index, pe: Integer, qp: Integer = 0, *, stream: Any = None) -> Any:
-    """Return ``source[idx]`` of PE ``pe``. Arguments and errors as for p().
+    """Return the value of the element ``source[idx]`` on PE ``pe`` (OpenSHMEM 1.5, "SHMEM_G").
 
     Completion:
         on return: the value has been read.
         complete: on return.
+
+    Args:
+        source: array or slice on the symmetric heap, with elements of 1, 2, 4, 8, or 16 bytes (integers, floats, complex, bool).
+        idx: index of the element: an integer, or a tuple with one integer per dimension of source. Negative values do not count from the
+            end.
+        pe: number of the PE to read from; this PE is allowed.
+        qp: queue pair to use over a NIC transport: 1 to PGAS_IBGDA_NUM_RC_PER_PE, or 0 to select one by the calling thread's CTA, SM, or
+            warp (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p; not accepted on the host. Default: 0.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist or source
+            is not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()

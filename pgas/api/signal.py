@@ -1,4 +1,4 @@
-"""Signals from kernels: words of uint64 that tell a PE that its data has arrived (OpenSHMEM 1.5, "Signaling Operations").
+"""Signals from kernels: uint64 words that tell a PE that its data has arrived (OpenSHMEM 1.5, "Signaling Operations").
 
 On the host, and on CUDA streams: pgas/api/host_ops.py.
 """
@@ -23,24 +23,33 @@ SIGNAL_ADD = SignalOp.ADD
 
 @device_function(signal.put_signal(THREAD, nbi=False))
 def put_signal(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer, *, stream: Any = None) -> None:
-    """put() all of source, then update ``sig[idx]`` on the same PE. The update never overtakes the data.
+    """Copy all of ``source`` to ``dest`` on PE ``pe``, then update ``sig[idx]`` there. The signal is never visible before the data.
 
-    A thread that sees the new value in signal_wait_until() or wait_until() sees the data. Only fence() orders other operations of this
-    thread.
+    A thread that observes the new value in signal_wait_until() or wait_until() may read the data. To order other operations of this thread,
+    call fence(). OpenSHMEM 1.5, "SHMEM_PUT_SIGNAL".
 
     Completion:
         on return: source may be reused.
-        complete: the data once a wait sees the signal; both after quiet(), quiet_pe() or barrier_all().
+        complete: the data once a wait observes the signal; the data and the signal after quiet(), quiet_pe(), or barrier_all().
 
     Args:
-        dest, source, pe: those of put().
+        dest: contiguous array or slice on the symmetric heap; any alignment.
+        source: contiguous array with the same dtype and number of dimensions as dest, in any memory: symmetric heap, other global, shared,
+            or local; through a NIC, only on the heap or registered.
         sig: array of uint64 on the symmetric heap.
-        idx: integer, or tuple of as many integers as sig has dimensions.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of sig. Negative values do not count from the end.
         value: non-negative integer.
         op: pgas.SIGNAL_SET or pgas.SIGNAL_ADD.
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
-    Raises: the same errors as put().
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if the dtypes or numbers of dimensions differ or an argument has
+            the wrong type.
+        DeviceError: raised later on the host, if an array is not contiguous, or a NIC cannot access source; with PGAS_DEBUG=check or in the
+            simulator also if pe or ``sig[idx]`` does not exist, dest or sig is not on the heap, dest is shorter than source, or op is
+            invalid.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -58,21 +67,50 @@ def put_signal(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int
 
 @device_function(signal.put_signal(WARP, nbi=False))
 def put_signal_warp(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer) -> None:
-    """put_signal() by all threads of a warp together (none may have exited), with the same arguments; one update of the signal."""
+    """Like put_signal(), but called by all threads of a warp together with the same arguments; none may have exited.
+
+    Synchronizes the warp on entry and on return. The signal is updated once.
+    """
 
 
 @device_function(signal.put_signal(BLOCK, nbi=False))
 def put_signal_block(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer) -> None:
-    """put_signal() by all threads of a block together (none may have exited), with the same arguments; one update of the signal."""
+    """Like put_signal(), but called by all threads of a block together with the same arguments; none may have exited.
+
+    Synchronizes the block on entry and on return. The signal is updated once.
+    """
 
 
 @device_function(signal.put_signal(THREAD, nbi=True))
 def put_signal_nbi(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer, *, stream: Any = None) -> None:
-    """Start a put_signal(): source may be reused only after quiet() or barrier_all().
+    """Start copying ``source`` to ``dest`` on PE ``pe``, and updating ``sig[idx]`` there after the data: a non-blocking put_signal().
+
+    ``source`` may be reused only after quiet(), quiet_pe(), or barrier_all(), or after flush(). A thread that observes the new value in
+    signal_wait_until() or wait_until() may read the data. OpenSHMEM 1.5, "SHMEM_PUT_SIGNAL_NBI".
 
     Completion:
-        on return: it has begun.
-        complete: the data once a wait sees the signal; both, and the use of source, after quiet(), quiet_pe() or barrier_all().
+        on return: the operation has started.
+        complete: the data once a wait observes the signal; the data and the signal after quiet(), quiet_pe(), or barrier_all(); source may
+            be reused then, or after flush().
+
+    Args:
+        dest: contiguous array or slice on the symmetric heap; any alignment.
+        source: contiguous array with the same dtype and number of dimensions as dest, in any memory: symmetric heap, other global, shared,
+            or local; through a NIC, only on the heap or registered.
+        sig: array of uint64 on the symmetric heap.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of sig. Negative values do not count from the end.
+        value: non-negative integer.
+        op: pgas.SIGNAL_SET or pgas.SIGNAL_ADD.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if the dtypes or numbers of dimensions differ or an argument has
+            the wrong type.
+        DeviceError: raised later on the host, if an array is not contiguous, or a NIC cannot access source; with PGAS_DEBUG=check or in the
+            simulator also if pe or ``sig[idx]`` does not exist, dest or sig is not on the heap, dest is shorter than source, or op is
+            invalid.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -91,21 +129,43 @@ def put_signal_nbi(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op:
 
 @device_function(signal.put_signal(WARP, nbi=True))
 def put_signal_nbi_warp(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer) -> None:
-    """put_signal_nbi() by all threads of a warp together (none may have exited), with the same arguments."""
+    """Like put_signal_nbi(), but called by all threads of a warp together with the same arguments; none may have exited.
+
+    Synchronizes the warp on entry, but not on return. The signal is updated once.
+    """
 
 
 @device_function(signal.put_signal(BLOCK, nbi=True))
 def put_signal_nbi_block(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int, pe: Integer) -> None:
-    """put_signal_nbi() by all threads of a block together (none may have exited), with the same arguments."""
+    """Like put_signal_nbi(), but called by all threads of a block together with the same arguments; none may have exited.
+
+    Synchronizes the block on entry, but not on return. The signal is updated once.
+    """
 
 
 @device_function(signal.signal_op)
 def signal_op(sig: Any, idx: Index, value: Any, op: int, pe: Integer, *, stream: Any = None) -> None:
-    """Update ``sig[idx]`` on PE ``pe``; arguments as put_signal(). Orders nothing before it: call fence() first for that.
+    """Set ``sig[idx]`` on PE ``pe`` to ``value``, or add ``value`` to it, depending on ``op``.
+
+    Does not order earlier operations; call fence() first to do so. NVSHMEM: nvshmemx_signal_op.
 
     Completion:
         on return: value has been read.
-        complete: after quiet(), quiet_pe() or barrier_all().
+        complete: after quiet(), quiet_pe(), or barrier_all().
+
+    Args:
+        sig: array of uint64 on the symmetric heap.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of sig. Negative values do not count from the end.
+        value: non-negative integer.
+        op: pgas.SIGNAL_SET or pgas.SIGNAL_ADD.
+        pe: number of the target PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if pe or the element does not exist, sig is
+            not on the heap, or op is invalid.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -122,12 +182,26 @@ def signal_op(sig: Any, idx: Index, value: Any, op: int, pe: Integer, *, stream:
 
 @device_function(sync.signal_wait_until)
 def signal_wait_until(sig: Any, idx: Index, cmp: int, value: Any, *, stream: Any = None) -> Any:
-    """Wait until this PE's ``sig[idx]`` satisfies the comparison, and return it. See wait_until().
+    """Wait until this PE's ``sig[idx]`` satisfies the comparison, and return the value that did.
+
+    OpenSHMEM 1.5, "SHMEM_SIGNAL_WAIT_UNTIL".
 
     Completion:
-        on return: the condition has held; this thread sees the writer's operations before its fence(), or the data of its
-            put_signal().
+        on return: the condition has held; this thread may read what the writer wrote before its fence(), or the data of its put_signal().
         complete: on return.
+
+    Args:
+        sig: array of uint64 on the symmetric heap.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of sig. Negative values do not count from the end.
+        cmp: pgas.EQ, NE, GT, LE, LT, or GE: ``sig[idx] cmp value``.
+        value: non-negative integer.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, if the wait exceeds PGAS_TIMEOUT seconds; the message gives the element, the condition, and
+            the last value read.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -147,16 +221,22 @@ def signal_wait_until(sig: Any, idx: Index, cmp: int, value: Any, *, stream: Any
 def signal_fetch(sig: Any, idx: Index, *, stream: Any = None) -> Any:
     """Return this PE's ``sig[idx]`` (uint64), read atomically. The data of the put_signal() that wrote the value is visible.
 
+    OpenSHMEM 1.5, "SHMEM_SIGNAL_FETCH".
+
     Completion:
         on return: the value has been read.
         complete: on return.
 
     Args:
         sig: array of uint64 on the symmetric heap.
-        idx: integer, or tuple of as many integers as sig has dimensions.
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of sig. Negative values do not count from the end.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
-    Raises: the same errors as put().
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if the element does not exist or sig is not
+            on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> sig = pgas.zeros(1, np.uint64)

@@ -1,4 +1,4 @@
-"""Waiting and ordering: wait_until, fence, quiet, flush, barrier_all, sync_all (OpenSHMEM 1.5, "Memory Ordering Routines").
+"""Waiting and ordering: wait_until, fence, quiet, flush, barrier_all, and sync_all (OpenSHMEM 1.5, "Memory Ordering Routines").
 
 On the host, and on CUDA streams: pgas/api/host_ops.py.
 """
@@ -16,29 +16,30 @@ __all__ = [
     "sync_all", "sync_all_block", "sync_all_warp", "wait_until",
 ]  # fmt: skip
 
-#: Comparisons for wait_until() and signal_wait_until(): element <comparison> value.
+#: Comparisons for waits and tests: element <comparison> value.
 EQ, NE, GT, LE, LT, GE = Comparison
 
 
 @device_function(sync.wait_until)
 def wait_until(ivar: Any, idx: Index, cmp: int, value: Any, *, stream: Any = None) -> None:
-    """Wait until this PE's ``ivar[idx]`` satisfies the comparison.
+    """Wait until this PE's ``ivar[idx]`` satisfies the comparison (OpenSHMEM 1.5, "SHMEM_WAIT_UNTIL").
 
     Completion:
-        on return: the condition has held; this thread sees the writer's operations before its fence(), or the data of its
-            put_signal().
+        on return: the condition has held; this thread may read what the writer wrote before its fence(), or the data of its put_signal().
         complete: on return.
 
     Args:
-        ivar: array on the symmetric heap, of 16-, 32- or 64-bit integers.
-        idx: integer, or tuple of as many integers as ivar has dimensions.
-        cmp: pgas.EQ, NE, GT, LE, LT or GE: ``ivar[idx] cmp value``.
-        value: integer, converted to ivar's dtype as by p().
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        ivar: array of 16-, 32-, or 64-bit integers on the symmetric heap.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of ivar. Negative values do not count from the end.
+        cmp: pgas.EQ, NE, GT, LE, LT, or GE: ``ivar[idx] cmp value``.
+        value: integer, converted to ivar's dtype modulo 2^bits; on the host it must be in the dtype's range.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: PGAS_TIMEOUT seconds have passed; names the element, the condition and the value found.
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, if the wait exceeds PGAS_TIMEOUT seconds; the message gives the element, the condition, and
+            the last value read.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -59,14 +60,23 @@ def wait_until(ivar: Any, idx: Index, cmp: int, value: Any, *, stream: Any = Non
 
 @device_function(sync.fence)
 def fence(*, stream: Any = None) -> None:
-    """Order this thread's puts, p's, signals and atomics to each PE: those before the fence are visible there before those after it.
+    """Order this thread's puts, p() stores, signals, and atomics to each PE (OpenSHMEM 1.5, "SHMEM_FENCE").
 
-    Also covers other threads' operations that happen before the call (by syncthreads, a grid barrier, an acquired flag). Completes nothing:
-    see quiet(). Behind an atomic that returned a value, it lets this thread read what the writer of the value wrote before its own fence.
+    On each PE, those before the fence become visible before those after it. This also covers other threads' operations that happen before
+    the call (through syncthreads, a grid barrier, or an acquired flag). It completes nothing (use quiet() for that), and orders neither
+    gets nor operations to different PEs. After an atomic that returned a value, it lets this thread read what the writer of the value wrote
+    before its own fence.
 
     Completion:
-        on return: later operations of this thread to a PE are visible there only after its earlier ones.
+        on return: later operations of this thread to a PE become visible there only after its earlier ones.
         complete: nothing.
+
+    Args:
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        DeviceError: raised later on the host, if a NIC transport's operations are not complete within PGAS_TIMEOUT seconds.
+        CompletionError: raised later on the host, if a NIC completed an operation in error.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -87,11 +97,20 @@ def fence(*, stream: Any = None) -> None:
 def quiet(*, stream: Any = None) -> None:
     """Complete this thread's operations, and other threads' operations that happen before the call, at every PE.
 
-    Afterwards sources of non-blocking operations may be reused. Concurrent operations of other threads are not covered.
+    Afterward the data of puts has arrived, gets have finished, and sources of non-blocking operations may be reused. Concurrent operations
+    of other threads are not covered. On the host without ``stream``, the call waits for all kernels of this PE and completes their
+    operations. OpenSHMEM 1.5, "SHMEM_QUIET".
 
     Completion:
         on return: this thread's operations, and those of other threads that happen before the call, are complete.
         complete: on return.
+
+    Args:
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        DeviceError: raised later on the host, if a NIC transport's operations are not complete within PGAS_TIMEOUT seconds.
+        CompletionError: raised later on the host, if a NIC completed an operation in error.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -110,23 +129,25 @@ def quiet(*, stream: Any = None) -> None:
 
 @device_function(sync.quiet_pe)
 def quiet_pe(pe: Integer, *, stream: Any = None) -> None:
-    """quiet() for the operations to and from PE ``pe`` only (OpenSHMEM 1.5, "SHMEM_QUIET", for one PE).
+    """Complete this thread's operations to and from PE ``pe``: quiet() for one PE (OpenSHMEM 1.5, "SHMEM_QUIET").
 
-    Operations to other PEs may be complete or not. Over ibgda it polls only the used queue pairs to that PE. Over p2p, whose fences cover
-    all PEs, and over ibrc, whose requests complete in one order for all PEs, it is quiet().
+    Other threads' operations to and from that PE are covered if they happen before the call. Operations to other PEs may or may not be
+    complete. Over ibgda, only the used queue pairs to that PE are polled. Over p2p, where fences cover all PEs, and over ibrc, whose
+    requests complete in one order for all PEs, the call does the same as quiet().
 
     Completion:
-        on return: as quiet(), for the operations to and from that PE.
+        on return: this thread's operations to and from that PE, and those of other threads that happen before the call, are complete.
         complete: on return.
 
     Args:
-        pe: number of the PE; this PE itself is allowed.
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch; None: at once.
+        pe: number of the PE; this PE is allowed.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: pe is no integer.
-        DeviceError: later, on the host, under PGAS_DEBUG=check and in the simulator: pe does not exist; or a NIC transport's operations
-            are not complete after PGAS_TIMEOUT seconds.
+        TypingError: at kernel compile time (TypeError in the simulator), if pe is not an integer.
+        DeviceError: raised later on the host, if a NIC transport's operations are not complete within PGAS_TIMEOUT seconds; with
+            PGAS_DEBUG=check or in the simulator also if pe does not exist.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -144,20 +165,25 @@ def quiet_pe(pe: Integer, *, stream: Any = None) -> None:
 
 @device_function(sync.flush)
 def flush(*, stream: Any = None) -> None:
-    """Wait until the sources of puts may be reused: of this thread's puts, and of others' that happen before the call.
+    """Wait until the sources of puts may be reused: those of this thread, and of other threads' puts that happen before the call.
 
-    Needed after put_nbi() and put_signal_nbi(); the blocking forms wait themselves (NVSHMEM 3.7's nvshmemx_flush). Completes and orders
-    nothing: the data may still be under way, and get_nbi() may be incomplete. See quiet() and fence().
+    Needed only after put_nbi() and put_signal_nbi(), because the blocking forms already wait (NVSHMEM 3.7: nvshmemx_flush). It completes
+    and orders nothing: the data may still be in flight, and get_nbi() may be incomplete. Use quiet() to complete operations and fence() to
+    order them.
 
-    Over p2p it takes no time, as a store has read its source when it is issued. A NIC reports that it has read a source only when the data
-    has arrived, so over ibgda and ibrc it takes as long as quiet().
+    Over p2p the call takes no time, because a store has read its source when it is issued. A NIC reports that it has read a source only
+    when the data has arrived, so over ibgda and ibrc the call takes as long as quiet().
 
     Completion:
         on return: the sources may be reused.
         complete: nothing at other PEs.
 
+    Args:
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
     Raises:
-        DeviceError: later, on the host: a NIC transport's operations are not complete after PGAS_TIMEOUT seconds.
+        DeviceError: raised later on the host, if a NIC transport's operations are not complete within PGAS_TIMEOUT seconds.
+        CompletionError: raised later on the host, if a NIC completed an operation in error.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -176,21 +202,26 @@ def flush(*, stream: Any = None) -> None:
 
 @device_function(barriers.of_all("barrier_all", THREAD, completes=True))
 def barrier_all(*, stream: Any = None) -> None:
-    """Wait until all PEs have arrived, and the operations that quiet() covers are complete on each.
+    """Wait until all PEs have arrived, and the operations that quiet() covers are complete on each PE.
 
-    In a kernel: one thread of every PE calls it at a time (the simulator refuses a second one); completes as quiet() in that thread. The
-    kernels must run at the same time on all PEs, and no block may wait for one that has not started: use pgas.launch().
+    In a kernel, only one thread per PE may be in this call at a time (the simulator rejects a second one); it completes what quiet()
+    completes in that thread. The kernels must run at the same time on all PEs, and no block may wait for a block that has not started: use
+    pgas.launch().
 
-    On the host: waits for this PE's kernels, then for all PEs, without limit; after PGAS_TIMEOUT seconds it prints which PEs have not
-    arrived. Collective.
+    On the host without ``stream``, the call waits for this PE's kernels and completes their operations, then waits for all PEs without a
+    time limit. After PGAS_TIMEOUT seconds it prints which PEs have not arrived. Collective. OpenSHMEM 1.5, "SHMEM_BARRIER_ALL".
 
     Completion:
         on return: all PEs have arrived, and the operations that quiet() covers are complete on all of them.
         complete: on return.
 
+    Args:
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
     Raises:
-        DeviceError: on the host: a kernel of this PE found an error, for example a PE that did not arrive at a barrier within PGAS_TIMEOUT.
-        BootstrapError: on the host: another PE makes another collective call.
+        DeviceError: on the host, if a kernel of this PE found an error, such as a PE that did not arrive at a barrier within PGAS_TIMEOUT
+            seconds.
+        BootstrapError: on the host, if another PE made a different collective call.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -209,23 +240,40 @@ def barrier_all(*, stream: Any = None) -> None:
 
 @device_function(barriers.of_all("barrier_all", WARP, completes=True))
 def barrier_all_warp() -> None:
-    """barrier_all() by all threads of one warp of every PE (none may have exited); completes the operations of all of them."""
+    """Like barrier_all(), but called by all threads of one warp on every PE; none may have exited.
+
+    Synchronizes the warp on entry and on return. Completes the operations of all these threads.
+    """
 
 
 @device_function(barriers.of_all("barrier_all", BLOCK, completes=True))
 def barrier_all_block() -> None:
-    """barrier_all() by all threads of one block of every PE (none may have exited); completes the operations of all of them."""
+    """Like barrier_all(), but called by all threads of one block on every PE; none may have exited.
+
+    Synchronizes the block on entry and on return. Completes the operations of all these threads.
+    """
 
 
 @device_function(barriers.of_all("sync_all", THREAD, completes=False))
 def sync_all(*, stream: Any = None) -> None:
-    """Wait until all PEs have arrived; unlike barrier_all(), this completes and orders nothing.
+    """Wait until all PEs have arrived. Unlike barrier_all(), this completes and orders nothing.
 
-    Data that others are to see afterwards needs a fence() before the call, or barrier_all() instead.
+    To make data visible to other PEs afterward, call fence() before this function, or use barrier_all() instead.
+
+    In a kernel, only one thread per PE may be in this call at a time. The kernels must run at the same time on all PEs, and no block may
+    wait for a block that has not started: use pgas.launch(). On the host without ``stream``, the call waits only for the other PEs' calls,
+    not for kernels. Collective. OpenSHMEM 1.5, "SHMEM_SYNC_ALL".
 
     Completion:
         on return: all PEs have arrived; what they stored before a fence() before the call is visible.
         complete: nothing.
+
+    Args:
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        DeviceError: raised later on the host, if a PE does not arrive within PGAS_TIMEOUT seconds.
+        BootstrapError: on the host, if another PE made a different collective call.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -245,9 +293,15 @@ def sync_all(*, stream: Any = None) -> None:
 
 @device_function(barriers.of_all("sync_all", WARP, completes=False))
 def sync_all_warp() -> None:
-    """sync_all() by all threads of one warp of every PE (none may have exited)."""
+    """Like sync_all(), but called by all threads of one warp on every PE; none may have exited.
+
+    Synchronizes the warp on entry and on return.
+    """
 
 
 @device_function(barriers.of_all("sync_all", BLOCK, completes=False))
 def sync_all_block() -> None:
-    """sync_all() by all threads of one block of every PE (none may have exited)."""
+    """Like sync_all(), but called by all threads of one block on every PE; none may have exited.
+
+    Synchronizes the block on entry and on return.
+    """

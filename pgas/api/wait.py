@@ -1,10 +1,10 @@
-"""Waits for several elements at once, and tests without waiting (OpenSHMEM 1.5, "Point-To-Point Synchronization Routines").
+"""Waits for several elements, and tests without waiting (OpenSHMEM 1.5, "Point-To-Point Synchronization Routines").
 
 The *wait set* consists of the elements of ``ivars`` whose ``status`` is 0, or of all elements if status is None. The comparison is
-``ivars[i] cmp value``; in the vector forms ``ivars[i] cmp values[i]``.
+``ivars[i] cmp value``; in the vector forms it is ``ivars[i] cmp values[i]``.
 
-If the condition holds, the writers' operations before their fence(), or the data of their put_signal(), are visible on return, as with
-wait_until(). A wait lasts at most PGAS_TIMEOUT seconds, and ends at once when the job has failed.
+If the condition holds, what the writers wrote before their fence(), or the data of their put_signal(), is visible on return; the same
+applies to wait_until(). A wait lasts at most PGAS_TIMEOUT seconds, and ends immediately if the job has failed.
 
 On the host, and on CUDA streams: pgas/api/host_ops.py.
 """
@@ -22,11 +22,24 @@ __all__ = [
 
 @device_function(wait.test)
 def test(ivar: Any, idx: Index, cmp: int, value: Any, *, stream: Any = None) -> Any:
-    """Return whether this PE's ``ivar[idx]`` satisfies the comparison. Arguments and errors as wait_until(), without the timeout.
+    """Return whether this PE's ``ivar[idx]`` satisfies the comparison, without waiting (OpenSHMEM 1.5, "SHMEM_TEST").
 
     Completion:
-        on return: as wait_until() if the result is true.
+        on return: if the result is true, this thread may read what the writer wrote before its fence(), or the data of its put_signal().
         complete: on return.
+
+    Args:
+        ivar: array of 16-, 32-, or 64-bit integers on the symmetric heap.
+        idx: index of the element: an integer, or a tuple with one integer per dimension of ivar. Negative values do not count from the end.
+        cmp: pgas.EQ, NE, GT, LE, LT, or GE: ``ivar[idx] cmp value``.
+        value: integer, converted to ivar's dtype modulo 2^bits; on the host it must be in the dtype's range.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if the element does not exist, ivar is not on
+            the heap, or cmp is invalid.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> flags = pgas.array(np.array([1, 0, 3], np.int32))
@@ -39,24 +52,29 @@ def test(ivar: Any, idx: Index, cmp: int, value: Any, *, stream: Any = None) -> 
 def wait_until_all(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None, *, stream: Any = None) -> None:
     """Wait until every element of the wait set has satisfied the comparison, at the same time or one after another.
 
-    Returns at once if the wait set is empty.
+    The wait set consists of the elements of ``ivars`` whose ``status`` is 0, or of all elements if status is None. Returns immediately if
+    the wait set is empty. OpenSHMEM 1.5, "SHMEM_WAIT_UNTIL_ALL".
 
     Completion:
-        on return: as wait_until(), for the elements that satisfy the comparison.
+        on return: for the elements that satisfy the comparison, this thread may read what the writers wrote before their fence(), or the
+            data of their put_signal().
         complete: on return.
 
     Args:
-        ivars: array on the symmetric heap with one dimension, contiguous, of 16-, 32- or 64-bit integers; this PE's.
-        status: None, or an array of integers (int32 in C) in any memory: elements whose status is not 0 are left out of the wait set.
-        cmp: pgas.EQ, NE, GT, LE, LT or GE.
-        value: integer, converted to ivars' dtype as by p().
-        nelems: number of elements, from the first on; if None, all of ivars, but no more than the other arrays have.
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch. Default: call it immediately.
+        ivars: contiguous one-dimensional array of 16-, 32-, or 64-bit integers on the symmetric heap.
+        status: None, or a mask: an array of integers (int32 in C) in any memory. Elements with a nonzero status are excluded from the wait
+            set.
+        cmp: pgas.EQ, NE, GT, LE, LT, or GE: ``ivars[i] cmp value``.
+        value: integer, converted to ivars' dtype modulo 2^bits; on the host it must be in the dtype's range.
+        nelems: number of elements to consider, starting at the first. Default: all of ivars, but no more than the other arrays have.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: PGAS_TIMEOUT seconds have passed; names an element of the wait set and the value found. Under
-            PGAS_DEBUG=check and in the simulator also: an array is too short, or not on the heap.
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, if the wait exceeds PGAS_TIMEOUT seconds, with the message giving an element of the wait set
+            and the last value read, or if an array is not contiguous; with PGAS_DEBUG=check or in the simulator also if an array is too
+            short or not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -75,14 +93,32 @@ def wait_until_all(ivars: Any, status: Any, cmp: int, value: Any, nelems: Intege
 
 @device_function(wait.several("any", waits=True, vector=False))
 def wait_until_any(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None, *, stream: Any = None) -> Any:
-    """Wait until some element of the wait set satisfies the comparison, and return its index (int64); -1 if the wait set is empty.
+    """Wait until an element of the wait set satisfies the comparison, and return its index (int64).
 
-    If several do, any of them may be returned; repeated calls return each of them in the end. In C the result for an empty set is SIZE_MAX,
-    which has the same bits as -1. Arguments and errors as wait_until_all().
+    The wait set consists of the elements of ``ivars`` whose ``status`` is 0, or of all elements if status is None. Returns -1 if the wait
+    set is empty. If several elements do, any of them may be returned; repeated calls eventually return each of them. In C, the result for
+    an empty set is SIZE_MAX, which has the same bits as -1. OpenSHMEM 1.5, "SHMEM_WAIT_UNTIL_ANY".
 
     Completion:
-        on return: as wait_until(), for the elements that satisfy the comparison.
+        on return: for the elements that satisfy the comparison, this thread may read what the writers wrote before their fence(), or the
+            data of their put_signal().
         complete: on return.
+
+    Args:
+        ivars: contiguous one-dimensional array of 16-, 32-, or 64-bit integers on the symmetric heap.
+        status: None, or a mask: an array of integers (int32 in C) in any memory. Elements with a nonzero status are excluded from the wait
+            set.
+        cmp: pgas.EQ, NE, GT, LE, LT, or GE: ``ivars[i] cmp value``.
+        value: integer, converted to ivars' dtype modulo 2^bits; on the host it must be in the dtype's range.
+        nelems: number of elements to consider, starting at the first. Default: all of ivars, but no more than the other arrays have.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, if the wait exceeds PGAS_TIMEOUT seconds, with the message giving an element of the wait set
+            and the last value read, or if an array is not contiguous; with PGAS_DEBUG=check or in the simulator also if an array is too
+            short or not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -107,20 +143,32 @@ def wait_until_any(ivars: Any, status: Any, cmp: int, value: Any, nelems: Intege
 def wait_until_some(
     ivars: Any, indices: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None, *, stream: Any = None
 ) -> Any:
-    """Wait until at least one element of the wait set satisfies the comparison; store the indices of all that do, return their number.
+    """Wait until an element of the wait set satisfies the comparison; store the indices of all that do.
 
-    The number (int64) is 0 if the wait set is empty. The indices ascend.
+    The wait set consists of the elements of ``ivars`` whose ``status`` is 0, or of all elements if status is None. Returns the number of
+    indices (int64), which is 0 if the wait set is empty. The indices ascend. OpenSHMEM 1.5, "SHMEM_WAIT_UNTIL_SOME".
 
     Completion:
-        on return: as wait_until(), for the elements that satisfy the comparison.
+        on return: for the elements that satisfy the comparison, this thread may read what the writers wrote before their fence(), or the
+            data of their put_signal().
         complete: on return.
 
     Args:
-        ivars, status, cmp, value, nelems: as wait_until_all().
+        ivars: contiguous one-dimensional array of 16-, 32-, or 64-bit integers on the symmetric heap.
         indices: array of at least nelems integers, in any memory.
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch. Default: call it immediately.
+        status: None, or a mask: an array of integers (int32 in C) in any memory. Elements with a nonzero status are excluded from the wait
+            set.
+        cmp: pgas.EQ, NE, GT, LE, LT, or GE: ``ivars[i] cmp value``.
+        value: integer, converted to ivars' dtype modulo 2^bits; on the host it must be in the dtype's range.
+        nelems: number of elements to consider, starting at the first. Default: all of ivars, but no more than the other arrays have.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
-    Raises: as wait_until_all().
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, if the wait exceeds PGAS_TIMEOUT seconds, with the message giving an element of the wait set
+            and the last value read, or if an array is not contiguous; with PGAS_DEBUG=check or in the simulator also if an array is too
+            short or not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -145,18 +193,31 @@ def wait_until_some(
 
 @device_function(wait.several("all", waits=True, vector=True))
 def wait_until_all_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None, *, stream: Any = None) -> None:
-    """wait_until_all() with a value for each element.
+    """Wait until every element of the wait set has satisfied the comparison with its own value.
+
+    The wait set consists of the elements of ``ivars`` whose ``status`` is 0, or of all elements if status is None. Elements may satisfy it
+    at the same time or one after another. Returns immediately if the wait set is empty. OpenSHMEM 1.5, "SHMEM_WAIT_UNTIL_ALL_VECTOR".
 
     Completion:
-        on return: as wait_until(), for the elements that satisfy the comparison.
+        on return: for the elements that satisfy the comparison, this thread may read what the writers wrote before their fence(), or the
+            data of their put_signal().
         complete: on return.
 
     Args:
-        ivars, status, cmp, nelems: as wait_until_all().
-        values: array of integers in any memory, each converted to ivars' dtype.
-        stream: on the host only: the CUDA stream to call it on, of Numba, cuda.core, CuPy or PyTorch. Default: call it immediately.
+        ivars: contiguous one-dimensional array of 16-, 32-, or 64-bit integers on the symmetric heap.
+        status: None, or a mask: an array of integers (int32 in C) in any memory. Elements with a nonzero status are excluded from the wait
+            set.
+        cmp: pgas.EQ, NE, GT, LE, LT, or GE: ``ivars[i] cmp values[i]``.
+        values: array of integers in any memory, one for each element, each converted to ivars' dtype.
+        nelems: number of elements to consider, starting at the first. Default: all of ivars, but no more than the other arrays have.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
-    Raises: as wait_until_all().
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, if the wait exceeds PGAS_TIMEOUT seconds, with the message giving an element of the wait set
+            and the last value read, or if an array is not contiguous; with PGAS_DEBUG=check or in the simulator also if an array is too
+            short or not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -172,11 +233,32 @@ def wait_until_all_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems
 
 @device_function(wait.several("any", waits=True, vector=True))
 def wait_until_any_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None, *, stream: Any = None) -> Any:
-    """wait_until_any() with a value for each element; values as wait_until_all_vector().
+    """Wait until an element of the wait set satisfies the comparison with its own value, and return its index (int64).
+
+    The wait set consists of the elements of ``ivars`` whose ``status`` is 0, or of all elements if status is None. Returns -1 if the wait
+    set is empty. If several elements do, any of them may be returned; repeated calls eventually return each of them. In C, the result for
+    an empty set is SIZE_MAX, which has the same bits as -1. OpenSHMEM 1.5, "SHMEM_WAIT_UNTIL_ANY_VECTOR".
 
     Completion:
-        on return: as wait_until(), for the elements that satisfy the comparison.
+        on return: for the elements that satisfy the comparison, this thread may read what the writers wrote before their fence(), or the
+            data of their put_signal().
         complete: on return.
+
+    Args:
+        ivars: contiguous one-dimensional array of 16-, 32-, or 64-bit integers on the symmetric heap.
+        status: None, or a mask: an array of integers (int32 in C) in any memory. Elements with a nonzero status are excluded from the wait
+            set.
+        cmp: pgas.EQ, NE, GT, LE, LT, or GE: ``ivars[i] cmp values[i]``.
+        values: array of integers in any memory, one for each element, each converted to ivars' dtype.
+        nelems: number of elements to consider, starting at the first. Default: all of ivars, but no more than the other arrays have.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, if the wait exceeds PGAS_TIMEOUT seconds, with the message giving an element of the wait set
+            and the last value read, or if an array is not contiguous; with PGAS_DEBUG=check or in the simulator also if an array is too
+            short or not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -193,11 +275,32 @@ def wait_until_any_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems
 def wait_until_some_vector(
     ivars: Any, indices: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None, *, stream: Any = None
 ) -> Any:
-    """wait_until_some() with a value for each element; values as wait_until_all_vector().
+    """Wait until an element of the wait set satisfies the comparison with its own value; store the indices of all that do.
+
+    The wait set consists of the elements of ``ivars`` whose ``status`` is 0, or of all elements if status is None. Returns the number of
+    indices (int64), which is 0 if the wait set is empty. The indices ascend. OpenSHMEM 1.5, "SHMEM_WAIT_UNTIL_SOME_VECTOR".
 
     Completion:
-        on return: as wait_until(), for the elements that satisfy the comparison.
+        on return: for the elements that satisfy the comparison, this thread may read what the writers wrote before their fence(), or the
+            data of their put_signal().
         complete: on return.
+
+    Args:
+        ivars: contiguous one-dimensional array of 16-, 32-, or 64-bit integers on the symmetric heap.
+        indices: array of at least nelems integers, in any memory.
+        status: None, or a mask: an array of integers (int32 in C) in any memory. Elements with a nonzero status are excluded from the wait
+            set.
+        cmp: pgas.EQ, NE, GT, LE, LT, or GE: ``ivars[i] cmp values[i]``.
+        values: array of integers in any memory, one for each element, each converted to ivars' dtype.
+        nelems: number of elements to consider, starting at the first. Default: all of ivars, but no more than the other arrays have.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, if the wait exceeds PGAS_TIMEOUT seconds, with the message giving an element of the wait set
+            and the last value read, or if an array is not contiguous; with PGAS_DEBUG=check or in the simulator also if an array is too
+            short or not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -213,11 +316,30 @@ def wait_until_some_vector(
 
 @device_function(wait.several("all", waits=False, vector=False))
 def test_all(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None, *, stream: Any = None) -> Any:
-    """Return whether every element of the wait set satisfies the comparison; True if it is empty. Arguments as wait_until_all().
+    """Return whether every element of the wait set satisfies the comparison, without waiting.
+
+    The wait set consists of the elements of ``ivars`` whose ``status`` is 0, or of all elements if status is None. The result is True if
+    the wait set is empty. OpenSHMEM 1.5, "SHMEM_TEST_ALL".
 
     Completion:
-        on return: as wait_until(), for the elements that satisfy the comparison.
+        on return: for the elements that satisfy the comparison, this thread may read what the writers wrote before their fence(), or the
+            data of their put_signal().
         complete: on return.
+
+    Args:
+        ivars: contiguous one-dimensional array of 16-, 32-, or 64-bit integers on the symmetric heap.
+        status: None, or a mask: an array of integers (int32 in C) in any memory. Elements with a nonzero status are excluded from the wait
+            set.
+        cmp: pgas.EQ, NE, GT, LE, LT, or GE: ``ivars[i] cmp value``.
+        value: integer, converted to ivars' dtype modulo 2^bits; on the host it must be in the dtype's range.
+        nelems: number of elements to consider, starting at the first. Default: all of ivars, but no more than the other arrays have.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, if an array is not contiguous; with PGAS_DEBUG=check or in the simulator also if an array is
+            too short or not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> flags = pgas.array(np.array([1, 0, 3], np.int32))
@@ -229,11 +351,30 @@ def test_all(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | No
 
 @device_function(wait.several("any", waits=False, vector=False))
 def test_any(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None, *, stream: Any = None) -> Any:
-    """Return the index of an element of the wait set that satisfies the comparison, any as in wait_until_any(); -1 if none does.
+    """Return the index (int64) of an element of the wait set that satisfies the comparison, or -1 if none does.
+
+    The wait set consists of the elements of ``ivars`` whose ``status`` is 0, or of all elements if status is None. If several elements do,
+    any of them may be returned; repeated calls eventually return each of them. Never waits. OpenSHMEM 1.5, "SHMEM_TEST_ANY".
 
     Completion:
-        on return: as wait_until(), for the elements that satisfy the comparison.
+        on return: for the elements that satisfy the comparison, this thread may read what the writers wrote before their fence(), or the
+            data of their put_signal().
         complete: on return.
+
+    Args:
+        ivars: contiguous one-dimensional array of 16-, 32-, or 64-bit integers on the symmetric heap.
+        status: None, or a mask: an array of integers (int32 in C) in any memory. Elements with a nonzero status are excluded from the wait
+            set.
+        cmp: pgas.EQ, NE, GT, LE, LT, or GE: ``ivars[i] cmp value``.
+        value: integer, converted to ivars' dtype modulo 2^bits; on the host it must be in the dtype's range.
+        nelems: number of elements to consider, starting at the first. Default: all of ivars, but no more than the other arrays have.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, if an array is not contiguous; with PGAS_DEBUG=check or in the simulator also if an array is
+            too short or not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> flags = pgas.array(np.array([1, 0, 3], np.int32))
@@ -244,11 +385,31 @@ def test_any(ivars: Any, status: Any, cmp: int, value: Any, nelems: Integer | No
 
 @device_function(wait.several("some", waits=False, vector=False))
 def test_some(ivars: Any, indices: Any, status: Any, cmp: int, value: Any, nelems: Integer | None = None, *, stream: Any = None) -> Any:
-    """Store the indices of the elements of the wait set that satisfy the comparison; return their number. Arguments as wait_until_some().
+    """Store the indices of the elements of the wait set that satisfy the comparison, without waiting.
+
+    The wait set consists of the elements of ``ivars`` whose ``status`` is 0, or of all elements if status is None. Returns the number of
+    indices (int64), which may be 0. The indices ascend. OpenSHMEM 1.5, "SHMEM_TEST_SOME".
 
     Completion:
-        on return: as wait_until(), for the elements that satisfy the comparison.
+        on return: for the elements that satisfy the comparison, this thread may read what the writers wrote before their fence(), or the
+            data of their put_signal().
         complete: on return.
+
+    Args:
+        ivars: contiguous one-dimensional array of 16-, 32-, or 64-bit integers on the symmetric heap.
+        indices: array of at least nelems integers, in any memory.
+        status: None, or a mask: an array of integers (int32 in C) in any memory. Elements with a nonzero status are excluded from the wait
+            set.
+        cmp: pgas.EQ, NE, GT, LE, LT, or GE: ``ivars[i] cmp value``.
+        value: integer, converted to ivars' dtype modulo 2^bits; on the host it must be in the dtype's range.
+        nelems: number of elements to consider, starting at the first. Default: all of ivars, but no more than the other arrays have.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, if an array is not contiguous; with PGAS_DEBUG=check or in the simulator also if an array is
+            too short or not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> flags = pgas.array(np.array([1, 0, 3], np.int32))
@@ -261,11 +422,30 @@ def test_some(ivars: Any, indices: Any, status: Any, cmp: int, value: Any, nelem
 
 @device_function(wait.several("all", waits=False, vector=True))
 def test_all_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None, *, stream: Any = None) -> Any:
-    """test_all() with a value for each element; values as wait_until_all_vector().
+    """Return whether every element of the wait set satisfies the comparison with its own value, without waiting.
+
+    The wait set consists of the elements of ``ivars`` whose ``status`` is 0, or of all elements if status is None. The result is True if
+    the wait set is empty. OpenSHMEM 1.5, "SHMEM_TEST_ALL_VECTOR".
 
     Completion:
-        on return: as wait_until(), for the elements that satisfy the comparison.
+        on return: for the elements that satisfy the comparison, this thread may read what the writers wrote before their fence(), or the
+            data of their put_signal().
         complete: on return.
+
+    Args:
+        ivars: contiguous one-dimensional array of 16-, 32-, or 64-bit integers on the symmetric heap.
+        status: None, or a mask: an array of integers (int32 in C) in any memory. Elements with a nonzero status are excluded from the wait
+            set.
+        cmp: pgas.EQ, NE, GT, LE, LT, or GE: ``ivars[i] cmp values[i]``.
+        values: array of integers in any memory, one for each element, each converted to ivars' dtype.
+        nelems: number of elements to consider, starting at the first. Default: all of ivars, but no more than the other arrays have.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, if an array is not contiguous; with PGAS_DEBUG=check or in the simulator also if an array is
+            too short or not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> flags = pgas.array(np.array([1, 0, 3], np.int32))
@@ -277,11 +457,30 @@ def test_all_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Inte
 
 @device_function(wait.several("any", waits=False, vector=True))
 def test_any_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None, *, stream: Any = None) -> Any:
-    """test_any() with a value for each element; values as wait_until_all_vector().
+    """Return the index (int64) of an element of the wait set that satisfies the comparison with its own value, or -1 if none does.
+
+    The wait set consists of the elements of ``ivars`` whose ``status`` is 0, or of all elements if status is None. If several elements do,
+    any of them may be returned; repeated calls eventually return each of them. Never waits. OpenSHMEM 1.5, "SHMEM_TEST_ANY_VECTOR".
 
     Completion:
-        on return: as wait_until(), for the elements that satisfy the comparison.
+        on return: for the elements that satisfy the comparison, this thread may read what the writers wrote before their fence(), or the
+            data of their put_signal().
         complete: on return.
+
+    Args:
+        ivars: contiguous one-dimensional array of 16-, 32-, or 64-bit integers on the symmetric heap.
+        status: None, or a mask: an array of integers (int32 in C) in any memory. Elements with a nonzero status are excluded from the wait
+            set.
+        cmp: pgas.EQ, NE, GT, LE, LT, or GE: ``ivars[i] cmp values[i]``.
+        values: array of integers in any memory, one for each element, each converted to ivars' dtype.
+        nelems: number of elements to consider, starting at the first. Default: all of ivars, but no more than the other arrays have.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, if an array is not contiguous; with PGAS_DEBUG=check or in the simulator also if an array is
+            too short or not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> flags = pgas.array(np.array([1, 0, 3], np.int32))
@@ -295,11 +494,31 @@ def test_any_vector(ivars: Any, status: Any, cmp: int, values: Any, nelems: Inte
 def test_some_vector(
     ivars: Any, indices: Any, status: Any, cmp: int, values: Any, nelems: Integer | None = None, *, stream: Any = None
 ) -> Any:
-    """test_some() with a value for each element; values as wait_until_all_vector().
+    """Store the indices of the elements of the wait set that satisfy the comparison with their own values, without waiting.
+
+    The wait set consists of the elements of ``ivars`` whose ``status`` is 0, or of all elements if status is None. Returns the number of
+    indices (int64), which may be 0. The indices ascend. OpenSHMEM 1.5, "SHMEM_TEST_SOME_VECTOR".
 
     Completion:
-        on return: as wait_until(), for the elements that satisfy the comparison.
+        on return: for the elements that satisfy the comparison, this thread may read what the writers wrote before their fence(), or the
+            data of their put_signal().
         complete: on return.
+
+    Args:
+        ivars: contiguous one-dimensional array of 16-, 32-, or 64-bit integers on the symmetric heap.
+        indices: array of at least nelems integers, in any memory.
+        status: None, or a mask: an array of integers (int32 in C) in any memory. Elements with a nonzero status are excluded from the wait
+            set.
+        cmp: pgas.EQ, NE, GT, LE, LT, or GE: ``ivars[i] cmp values[i]``.
+        values: array of integers in any memory, one for each element, each converted to ivars' dtype.
+        nelems: number of elements to consider, starting at the first. Default: all of ivars, but no more than the other arrays have.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
+        DeviceError: raised later on the host, if an array is not contiguous; with PGAS_DEBUG=check or in the simulator also if an array is
+            too short or not on the heap.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
         >>> flags = pgas.array(np.array([1, 0, 3], np.int32))

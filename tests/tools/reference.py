@@ -44,7 +44,7 @@ CHAPTERS = (
     ),
     Chapter("memory", "Symmetric memory", "", r"(empty|zeros|full)(_like)?|ones|array|free|SymmetricArray|(un)?register"),
     Chapter("kernels", "Kernels", "Compiling and launching kernels, and waiting for them.", r"jit|launch|synchronize|cuda"),
-    Chapter("queries", "Who and where", "", r"my_pe|n_pes|ptr"),
+    Chapter("queries", "Queries", "", r"my_pe|n_pes|ptr"),
     Chapter(
         "rma",
         "Remote memory access",
@@ -54,7 +54,7 @@ CHAPTERS = (
     Chapter(
         "signals",
         "Signals",
-        "A signal is a uint64 word on the symmetric heap that tells a PE that data has arrived.",
+        "A signal is a uint64 word on the symmetric heap. A PE waits for it to learn that data has arrived.",
         r"SIGNAL_.*|put_signal.*|signal_(op|fetch)",
     ),
     Chapter(
@@ -66,7 +66,7 @@ CHAPTERS = (
     Chapter(
         "waiting",
         "Waiting",
-        "Waits and tests look at elements of this PE's own arrays, which other PEs write. A wait of PGAS_TIMEOUT seconds is an error.",
+        "Waits and tests read elements of this PE's own arrays, which other PEs write. A wait of PGAS_TIMEOUT seconds is an error.",
         r"(signal_)?(wait_until|test)(_(all|any|some).*)?|EQ|NE|GT|LE|LT|GE",
     ),
     Chapter("locks", "Locks", "", r"(set|test|clear)_lock"),
@@ -74,7 +74,7 @@ CHAPTERS = (
     Chapter(
         "teams",
         "Teams",
-        "Teams of PEs are what [collectives](collectives.md) are called on.",
+        "[Collectives](collectives.md) are called on teams of PEs.",
         r"Team|TEAM_.*|team_(create|destroy|my_pe|n_pes|split_.*|translate_pe)",
     ),
     Chapter(
@@ -233,7 +233,7 @@ def entry(name: str) -> str:
         parts.append("```\n" + "\n".join(signature(form) for form in forms) + "\n```")
     parts.append(markdown(doc.text, name))
     if name in HOST_FORMS:
-        parts.append("Also [on the host](host.md), at once or on a stream.")
+        parts.append("May also be called [on the host](host.md), immediately or on a stream.")
     parts += [f"`{form}`: {markdown(parse(inspect.getdoc(getattr(pgas, form)) or '').text, name)}" for form in forms[1:]]
     if inspect.isclass(value) and not issubclass(value, BaseException):
         parts += [section for section in _members(value) if section]
@@ -383,10 +383,11 @@ def index() -> str:
     for chapter in CHAPTERS:
         heads = dict.fromkeys(head_of(name) for name in pgas.__all__ if chapter_of(name) is chapter)
         rows.append((f"[{chapter.title}]({chapter.file}.md)", " ".join(f"`{name}`" for name in heads)))
-    rows.append(("[Operations on the host](host.md)", "what functions of kernels do on the host, or on a stream"))
+    rows.append(("[Operations on the host](host.md)", "device operations called from the host, immediately or on a stream"))
     intro = (
-        "Kernels call the functions that move data, wait and order operations. All threads of a warp or block together call the forms with "
-        "`_warp` and `_block`. An entry says whether the host may call a function, too. `help(pgas.put)` prints the same text.\n\n"
+        "Kernels call the functions that move data, wait, and order operations. All threads of a warp or block must call the forms with "
+        "`_warp` and `_block` together. An entry states whether the host may also call a function. `help(pgas.put)` prints the same "
+        "text.\n\n"
         "Examples are run on two PEs, by a program with `import numpy as np`, `import pgas`, `from pgas import cuda` and `pgas.init()`."
     )
     return f"# API\n\n{intro}\n\n{table(('page', 'names'), rows)}\n"
