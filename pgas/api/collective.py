@@ -1,25 +1,25 @@
-"""Collectives on teams, for a thread, a warp or a block (OpenSHMEM 1.5, "Collective Routines").
+"""Collectives on teams, for a thread, a warp, or a block (OpenSHMEM 1.5, "Collective Routines").
 
-**Who calls.** Every member of the team calls the same function, with the same team, sizes, root and op; nobody else may call. In a kernel
-one thread calls, or all threads of a warp (``_warp``) or block (``_block``) together. The kernels must run at the same time on all members,
-and no block may wait for one that has not started: use pgas.launch(). The host may call these functions, too.
+**Callers.** Every member of the team must call the same function, with the same team, sizes, root, and op; no other PE may call it. In a
+kernel, either one thread calls, or all threads of a warp (``_warp``) or block (``_block``) call together. The kernels must run at the same
+time on all members, and no block may wait for a block that has not started: use pgas.launch(). The host may also call these functions.
 
-**Channels.** A team has PGAS_CHANNELS channels (16 by default), or as many as ``channels=`` asked for when it was made. A channel has one
-collective at a time, and all members make their calls on a channel in the same order. Blocks that call at once name different channels:
-with ``channel=cuda.blockIdx.x``, k blocks perform k collectives side by side. Threads of one block that call on the same channel one after
-another need a syncthreads() in between.
+**Channels.** A team has PGAS_CHANNELS channels (16 by default), or the number given with ``channels=`` when it was made. A channel has one
+collective at a time, and all members must make their calls on a channel in the same order. Blocks that call concurrently must use different
+channels: with ``channel=cuda.blockIdx.x``, k blocks perform k collectives side by side. Threads of one block that call on the same channel
+one after another need a syncthreads() in between.
 
-**Arrays.** dest and source are contiguous arrays on the symmetric heap, of one dtype and any shape; their sizes say how much is moved. All
-members name the same arrays, or slices at the same place of them. dest and source must not overlap, unless an entry says that they may be
-the same.
+**Arrays.** dest and source are contiguous arrays on the symmetric heap, of the same dtype and of any shape; their sizes determine how much
+is moved. All members must pass the same arrays, or slices at the same offset in them. dest and source must not overlap, unless an entry
+says that they may be the same.
 
 **Before the call,** dest must be free to be overwritten on every member: a member that is ahead may write to this member's dest before this
-member calls. So call team_sync() between the last read of dest and the next collective that writes it, or use two arrays by turns.
-Messages of up to PGAS_LL_BYTES from a member to another need neither: they go through memory of the team, and only this member's own call
-writes its dest. This does not hold for alltoallv and collect, which always write to dest directly.
+member calls. Therefore, call team_sync() between the last read of dest and the next collective that writes it, or alternate between two
+arrays. Messages of up to PGAS_LL_BYTES from one member to another need neither, because they go through memory of the team, and only this
+member's own call writes its dest. This does not apply to alltoallv and collect, which always write to dest directly.
 
-**On return,** dest is complete on this member, all threads that called may read it, and source may be reused. A collective is no barrier
-and no quiet: other members may not have returned, or not have called yet, and puts from before the call may still be on their way.
+**On return,** dest is complete on this member, all threads that called may read it, and source may be reused. A collective is neither a
+barrier nor a quiet: other members may not have returned, or even called, yet, and puts issued before the call may still be in flight.
 
 On the host, and on CUDA streams: pgas/api/host_collectives.py.
 """
@@ -59,25 +59,26 @@ __all__ = [
 def team_sync(team: Integer, channel: Integer = 0, *, stream: Any = None) -> None:
     """Wait until all members of a team have arrived (OpenSHMEM 1.5: shmem_team_sync).
 
-    It completes and orders nothing, as NVSHMEM's: data that other members are to see afterwards needs a fence() before the call, or
-    barrier() instead.
+    Like NVSHMEM's, it completes and orders nothing. To make data visible to other members afterward, call fence() before this function, or
+    use barrier() instead. All members must call it, in the same order on a channel, in kernels that run at the same time: use
+    pgas.launch().
 
     Completion:
         on return: all members have arrived; what they stored before a fence() before the call is visible.
         complete: nothing.
 
     Args:
-        team: the team: pgas.TEAM_WORLD, another predefined one, or one that was made on the host and passed to the kernel.
-        channel: 0 to the team's number of channels - 1. Default on the host: a channel that kernels cannot name.
-        stream: on the host only: a CUDA stream of Numba, cuda.core, CuPy or PyTorch, or 0; the call returns at once. None: the call waits
-            for its end.
+        team: the team: a predefined one such as pgas.TEAM_WORLD, or one that was made on the host and passed to the kernel.
+        channel: from 0 to the team's number of channels - 1. Default: 0 in a kernel; on the host a channel that kernels cannot use.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: team or channel is no integer; team is None, as for a PE that
-            is no member.
-        DeviceError: later, on the host: this PE is not a member of the team, the channel does not exist, or a member has not come after
-            PGAS_TIMEOUT seconds; names function, team, channel and member.
-        ValueError: on the host, at the call: the channel does not exist.
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type, or team is None because this PE
+            is not a member.
+        DeviceError: raised later on the host, if this PE is not a member of the team, the channel does not exist, or a member has not
+            arrived within PGAS_TIMEOUT seconds; the message names function, team, channel, and member.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
+        PgasError: on the host, at the call, if the team was destroyed.
 
     Example:
         >>> @pgas.jit
@@ -92,21 +93,25 @@ def team_sync(team: Integer, channel: Integer = 0, *, stream: Any = None) -> Non
 def barrier(team: Integer, channel: Integer = 0, *, stream: Any = None) -> None:
     """Wait until all members of a team have arrived and their operations are complete (OpenSHMEM 1.5: shmem_barrier).
 
-    It completes what quiet() would complete in the threads that call, on every member.
+    On every member, it completes what quiet() would complete in the threads that call. To wait without completing anything, use
+    team_sync(). All members must call it, in the same order on a channel, in kernels that run at the same time: use pgas.launch().
 
     Completion:
-        on return: all members have arrived, and the operations that quiet() covers in each are complete.
+        on return: all members have arrived, and the operations that quiet() covers are complete on each of them.
         complete: on return.
 
     Args:
-        team: the team.
-        channel: as team_sync().
-        stream: on the host only, as team_sync().
+        team: the team: a predefined one such as pgas.TEAM_WORLD, or one that was made on the host and passed to the kernel.
+        channel: from 0 to the team's number of channels - 1. Default: 0 in a kernel; on the host a channel that kernels cannot use.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: as team_sync().
-        DeviceError: as team_sync().
-        ValueError: as team_sync().
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type, or team is None because this PE
+            is not a member.
+        DeviceError: raised later on the host, if this PE is not a member of the team, the channel does not exist, or a member has not
+            arrived within PGAS_TIMEOUT seconds; the message names function, team, channel, and member.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
+        PgasError: on the host, at the call, if the team was destroyed.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -125,26 +130,30 @@ def barrier(team: Integer, channel: Integer = 0, *, stream: Any = None) -> None:
 
 @device_function(movement.alltoall(THREAD))
 def alltoall(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Exchange parts: part q of this member's source goes to member q, into the part of its dest that is this member's.
+    """Exchange parts: part q of this member's source is copied to member q, into this member's part of member q's dest.
 
-    With n members, source and dest have n parts of ``source.size // n`` elements each, in the order of members (OpenSHMEM 1.5:
-    shmem_alltoall).
+    With n members, source and dest have n parts of ``source.size // n`` elements each, in member order (OpenSHMEM 1.5: shmem_alltoall). All
+    members must call it, in the same order on a channel, in kernels that run at the same time: use pgas.launch(). Before that, dest must be
+    free to be overwritten on all members, unless messages have at most PGAS_LL_BYTES: then only this member's own call writes its dest.
 
     Completion:
-        on return: dest is complete here, source may be reused.
-        complete: nothing at other members.
+        on return: dest is complete on this member; source may be reused.
+        complete: nothing on other members.
 
     Args:
-        team: the team.
-        dest: array of at least source.size elements, of any dtype; not source.
-        source: array whose size is a multiple of n.
-        channel: as team_sync().
-        stream: on the host only, as team_sync().
+        team: the team, of n members: a predefined one such as pgas.TEAM_WORLD, or one that was made on the host and passed to the kernel.
+        dest: array on the symmetric heap of at least source.size elements, of any dtype; must not be source.
+        source: array on the symmetric heap with dest's dtype, whose size is a multiple of n.
+        channel: from 0 to the team's number of channels - 1. Default: 0 in a kernel; on the host a channel that kernels cannot use.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: sizes do not fit, dest is source, or as team_sync().
-        ValueError: on the host, at the call: the same.
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type, or team is None because this PE
+            is not a member.
+        DeviceError: raised later on the host, if sizes do not match, dest is source, an array is not contiguous, this PE is not a member of
+            the team, the channel does not exist, or a member has not arrived within PGAS_TIMEOUT seconds.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
+        PgasError: on the host, at the call, if the team was destroyed.
 
     Example:
         >>> n = pgas.n_pes()
@@ -174,30 +183,37 @@ def alltoallv(
 ) -> None:
     """Exchange parts of different sizes, with counts and displacements that are read on the device (MPI_Alltoallv).
 
-    Member p sends ``source_counts[q]`` elements of its source, from element ``source_displs[q]`` on, to member q. They go to element
-    ``dest_displs[p]`` of q's dest and the following ones, where q has room for ``dest_counts[p]``. A member may send fewer, never more; the
-    receiver is not told how many came. If receivers do not know the counts, exchange them first:
+    Member p sends ``source_counts[q]`` elements of its source, starting at element ``source_displs[q]``, to member q. They are copied to
+    q's dest, starting at element ``dest_displs[p]``, where q has room for ``dest_counts[p]`` elements. A member may send fewer, but never
+    more; the receiver is not informed how many arrived. If receivers do not know the counts, exchange them first:
     ``alltoall(team, dest_counts, source_counts)``.
 
+    All members must call it, in the same order on a channel, in kernels that run at the same time: use pgas.launch(). Before that, dest
+    must be free to be overwritten on all members.
+
     Completion:
-        on return: dest is complete here, source may be reused.
-        complete: nothing at other members.
+        on return: dest is complete on this member; source may be reused.
+        complete: nothing on other members.
 
     Args:
-        team: the team, of n members.
-        dest: array of any dtype; not source. It must be free to be overwritten on every member, whatever the size of the message.
-        dest_counts: array of at least n integers: how many elements may come from each member.
-        dest_displs: array of at least n integers: where they go, in elements from the start of dest. Parts must not overlap.
-        source: array of what is sent.
-        source_counts: array of at least n integers: how many elements go to each member; 0 sends nothing.
-        source_displs: array of at least n integers: where they are, in elements from the start of source.
-        channel: as team_sync().
-        stream: on the host only, as team_sync().
+        team: the team, of n members: a predefined one such as pgas.TEAM_WORLD, or one that was made on the host and passed to the kernel.
+        dest: array on the symmetric heap, of any dtype; must not be source.
+        dest_counts: array of at least n integers: maximum number of elements from each member.
+        dest_displs: array of at least n integers: index in dest at which each member's elements begin. Parts must not overlap.
+        source: array on the symmetric heap with dest's dtype.
+        source_counts: array of at least n integers: number of elements for each member; 0 sends nothing.
+        source_displs: array of at least n integers: index in source at which the elements for each member begin.
+        channel: from 0 to the team's number of channels - 1. Default: 0 in a kernel; on the host a channel that kernels cannot use.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: a part is not inside dest or source, a member sends more than is expected, or as team_sync().
-        ValueError: on the host, at the call: an array of integers has fewer than n elements, or dest is source.
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type, or team is None because this PE
+            is not a member.
+        DeviceError: raised later on the host, if a part is not inside dest or source, a member sends more than is expected, dest is source,
+            an array is not contiguous, this PE is not a member of the team, the channel does not exist, or a member has not arrived within
+            PGAS_TIMEOUT seconds.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
+        PgasError: on the host, at the call, if the team was destroyed.
 
     Example:
         >>> n = pgas.n_pes()
@@ -213,22 +229,29 @@ def alltoallv(
 def broadcast(team: Integer, dest: Any, source: Any, root: Integer, channel: Integer = 0, *, stream: Any = None) -> None:
     """Copy the root's source to every member's dest, its own included (OpenSHMEM 1.5: shmem_broadcast).
 
+    The root may return before other members have called. All members must call it, in the same order on a channel, in kernels that run at
+    the same time: use pgas.launch(). Before that, dest must be free to be overwritten on all members, unless messages have at most
+    PGAS_LL_BYTES: then only this member's own call writes its dest.
+
     Completion:
-        on return: dest is complete here, source may be reused.
-        complete: nothing at other members.
+        on return: dest is complete on this member; source may be reused.
+        complete: nothing on other members.
 
     Args:
-        team: the team.
-        dest: array of at least source.size elements, of any dtype; may be source.
-        source: array: on the root what is sent, on other members only its size counts.
+        team: the team: a predefined one such as pgas.TEAM_WORLD, or one that was made on the host and passed to the kernel.
+        dest: array on the symmetric heap of at least source.size elements, of any dtype; may be source.
+        source: array on the symmetric heap with dest's dtype: the data on the root; on other members only its size counts.
         root: the root's number in the team.
-        channel: as team_sync().
-        stream: on the host only, as team_sync().
+        channel: from 0 to the team's number of channels - 1. Default: 0 in a kernel; on the host a channel that kernels cannot use.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: sizes do not fit, root is no member, or as team_sync().
-        ValueError: on the host, at the call: the same.
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type, or team is None because this PE
+            is not a member.
+        DeviceError: raised later on the host, if sizes do not match, root is not a member, an array is not contiguous, this PE is not a
+            member of the team, the channel does not exist, or a member has not arrived within PGAS_TIMEOUT seconds.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
+        PgasError: on the host, at the call, if the team was destroyed.
 
     Example:
         >>> source, dest = pgas.full(4, pgas.my_pe() + 1), pgas.zeros(4, np.int64)
@@ -244,25 +267,30 @@ def broadcast(team: Integer, dest: Any, source: Any, root: Integer, channel: Int
 
 @device_function(movement.fcollect(THREAD))
 def fcollect(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Concatenate the sources of all members in every dest, in the order of members (all-gather; OpenSHMEM 1.5: shmem_fcollect).
+    """Concatenate the sources of all members in every dest, in member order (all-gather; OpenSHMEM 1.5: shmem_fcollect).
 
-    All sources have the same size; collect() takes different ones.
+    All sources must have the same size; for different sizes use collect(). All members must call it, in the same order on a channel, in
+    kernels that run at the same time: use pgas.launch(). Before that, dest must be free to be overwritten on all members, unless messages
+    have at most PGAS_LL_BYTES: then only this member's own call writes its dest.
 
     Completion:
-        on return: dest is complete here, source may be reused.
-        complete: nothing at other members.
+        on return: dest is complete on this member; source may be reused.
+        complete: nothing on other members.
 
     Args:
-        team: the team, of n members.
-        dest: array of at least ``n * source.size`` elements, of any dtype.
-        source: array; may be this member's own part of dest.
-        channel: as team_sync().
-        stream: on the host only, as team_sync().
+        team: the team, of n members: a predefined one such as pgas.TEAM_WORLD, or one that was made on the host and passed to the kernel.
+        dest: array on the symmetric heap of at least ``n * source.size`` elements, of any dtype.
+        source: array on the symmetric heap with dest's dtype; may be this member's own part of dest.
+        channel: from 0 to the team's number of channels - 1. Default: 0 in a kernel; on the host a channel that kernels cannot use.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: sizes do not fit, or as team_sync().
-        ValueError: on the host, at the call: the same.
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type, or team is None because this PE
+            is not a member.
+        DeviceError: raised later on the host, if sizes do not match, an array is not contiguous, this PE is not a member of the team, the
+            channel does not exist, or a member has not arrived within PGAS_TIMEOUT seconds.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
+        PgasError: on the host, at the call, if the team was destroyed.
 
     Example:
         >>> source, dest = pgas.full(2, pgas.my_pe()), pgas.zeros(2 * pgas.n_pes(), np.int64)
@@ -278,26 +306,29 @@ def fcollect(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, str
 
 @device_function(movement.collect(THREAD))
 def collect(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Concatenate the sources of all members in every dest, in the order of members; sizes may differ (OpenSHMEM 1.5: shmem_collect).
+    """Concatenate the sources of all members in every dest, in member order; sizes may differ (OpenSHMEM 1.5: shmem_collect).
 
-    The receiver is not told how many elements came from each member.
+    The receiver is not informed how many elements came from each member. All members must call it, in the same order on a channel, in
+    kernels that run at the same time: use pgas.launch(). Before that, dest must be free to be overwritten on all members.
 
     Completion:
-        on return: dest is complete here, source may be reused.
-        complete: nothing at other members.
+        on return: dest is complete on this member; source may be reused.
+        complete: nothing on other members.
 
     Args:
-        team: the team.
-        dest: array of at least as many elements as all sources have together, of any dtype; not source. It must be free to be overwritten
-            on every member, whatever the size of the message.
-        source: array; may be empty.
-        channel: as team_sync().
-        stream: on the host only, as team_sync().
+        team: the team: a predefined one such as pgas.TEAM_WORLD, or one that was made on the host and passed to the kernel.
+        dest: array on the symmetric heap of at least as many elements as all sources have together, of any dtype; must not be source.
+        source: array on the symmetric heap with dest's dtype; may be empty.
+        channel: from 0 to the team's number of channels - 1. Default: 0 in a kernel; on the host a channel that kernels cannot use.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: dest is too short or is source, or as team_sync().
-        ValueError: on the host, at the call: dest is source, or channel does not exist.
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type, or team is None because this PE
+            is not a member.
+        DeviceError: raised later on the host, if dest is too short or is source, an array is not contiguous, this PE is not a member of the
+            team, the channel does not exist, or a member has not arrived within PGAS_TIMEOUT seconds.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
+        PgasError: on the host, at the call, if the team was destroyed.
 
     Example:
         >>> source, dest = pgas.full(3, pgas.my_pe()), pgas.zeros(3 * pgas.n_pes(), np.int64)
@@ -313,32 +344,50 @@ def collect(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stre
 
 @device_function(barriers.of_team("team_sync", WARP, completes=False))
 def team_sync_warp(team: Integer, channel: Integer = 0) -> None:
-    """team_sync() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
+    """Like team_sync(), but called by all threads of one warp on every member; none may have exited.
+
+    Synchronizes the warp on entry and on return.
+    """
 
 
 @device_function(barriers.of_team("team_sync", BLOCK, completes=False))
 def team_sync_block(team: Integer, channel: Integer = 0) -> None:
-    """team_sync() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
+    """Like team_sync(), but called by all threads of one block on every member; none may have exited.
+
+    Synchronizes the block on entry and on return.
+    """
 
 
 @device_function(barriers.of_team("barrier", WARP, completes=True))
 def barrier_warp(team: Integer, channel: Integer = 0) -> None:
-    """barrier() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
+    """Like barrier(), but called by all threads of one warp on every member; none may have exited.
+
+    Synchronizes the warp on entry and on return. Completes the operations of all these threads.
+    """
 
 
 @device_function(barriers.of_team("barrier", BLOCK, completes=True))
 def barrier_block(team: Integer, channel: Integer = 0) -> None:
-    """barrier() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
+    """Like barrier(), but called by all threads of one block on every member; none may have exited.
+
+    Synchronizes the block on entry and on return. Completes the operations of all these threads.
+    """
 
 
 @device_function(movement.alltoall(WARP))
 def alltoall_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """alltoall() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
+    """Like alltoall(), but called by all threads of one warp on every member; none may have exited.
+
+    Synchronizes the warp on entry and on return.
+    """
 
 
 @device_function(movement.alltoall(BLOCK))
 def alltoall_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """alltoall() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
+    """Like alltoall(), but called by all threads of one block on every member; none may have exited.
+
+    Synchronizes the block on entry and on return.
+    """
 
 
 @device_function(movement.alltoallv(WARP))
@@ -352,7 +401,10 @@ def alltoallv_warp(
     source_displs: Any,
     channel: Integer = 0,
 ) -> None:
-    """alltoallv() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
+    """Like alltoallv(), but called by all threads of one warp on every member; none may have exited.
+
+    Synchronizes the warp on entry and on return.
+    """
 
 
 @device_function(movement.alltoallv(BLOCK))
@@ -366,34 +418,55 @@ def alltoallv_block(
     source_displs: Any,
     channel: Integer = 0,
 ) -> None:
-    """alltoallv() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
+    """Like alltoallv(), but called by all threads of one block on every member; none may have exited.
+
+    Synchronizes the block on entry and on return.
+    """
 
 
 @device_function(movement.broadcast(WARP))
 def broadcast_warp(team: Integer, dest: Any, source: Any, root: Integer, channel: Integer = 0) -> None:
-    """broadcast() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
+    """Like broadcast(), but called by all threads of one warp on every member; none may have exited.
+
+    Synchronizes the warp on entry and on return.
+    """
 
 
 @device_function(movement.broadcast(BLOCK))
 def broadcast_block(team: Integer, dest: Any, source: Any, root: Integer, channel: Integer = 0) -> None:
-    """broadcast() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
+    """Like broadcast(), but called by all threads of one block on every member; none may have exited.
+
+    Synchronizes the block on entry and on return.
+    """
 
 
 @device_function(movement.fcollect(WARP))
 def fcollect_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """fcollect() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
+    """Like fcollect(), but called by all threads of one warp on every member; none may have exited.
+
+    Synchronizes the warp on entry and on return.
+    """
 
 
 @device_function(movement.fcollect(BLOCK))
 def fcollect_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """fcollect() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
+    """Like fcollect(), but called by all threads of one block on every member; none may have exited.
+
+    Synchronizes the block on entry and on return.
+    """
 
 
 @device_function(movement.collect(WARP))
 def collect_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """collect() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
+    """Like collect(), but called by all threads of one warp on every member; none may have exited.
+
+    Synchronizes the warp on entry and on return.
+    """
 
 
 @device_function(movement.collect(BLOCK))
 def collect_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """collect() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
+    """Like collect(), but called by all threads of one block on every member; none may have exited.
+
+    Synchronizes the block on entry and on return.
+    """

@@ -7,7 +7,7 @@ from pgas.kernels.collectives import reductions
 from pgas.kernels.compiler.binding import Integer, device_function
 from pgas.kernels.scope import BLOCK, THREAD, WARP
 
-#: Operations of reduce(), reducescatter() and scans.
+#: Operations of reduce(), reducescatter(), and scans.
 SUM, PROD, MIN, MAX, AND, OR, XOR = OPERATIONS.values()
 
 __all__ = [
@@ -41,29 +41,34 @@ __all__ = [
 
 @device_function(reductions.reduce(THREAD))
 def reduce(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Combine the sources of all members, element by element, into every dest (all-reduce; OpenSHMEM 1.5: shmem_sum_reduce and its like).
+    """Combine the sources of all members, element by element, into every dest (all-reduce; OpenSHMEM 1.5: shmem_sum_reduce etc.).
 
-    All members get the same bits. Elements are combined in the order of members; for more than 2 * PGAS_LL_BYTES per member through a NIC
-    that order is rotated. float16 and bfloat16 are accumulated in float32 and rounded once; integers wrap.
+    The result is bitwise identical on all members. Elements are combined in member order; for more than 2 * PGAS_LL_BYTES per member
+    through a NIC, that order is rotated. float16 and bfloat16 are accumulated in float32 and rounded once; integers wrap. All members must
+    call it, in the same order on a channel, in kernels that run at the same time: use pgas.launch(). Before that, dest must be free to be
+    overwritten on all members, unless messages have at most PGAS_LL_BYTES: then only this member's own call writes its dest.
 
     Completion:
-        on return: dest is complete here, source may be reused.
-        complete: nothing at other members.
+        on return: dest is complete on this member; source may be reused.
+        complete: nothing on other members.
 
     Args:
-        team: the team.
-        dest: array of at least source.size elements; may be source.
-        source: array of integers, for every op; of float16, bfloat16, float32 or float64, for SUM, PROD, MIN and MAX; of complex numbers,
-            for SUM; of bools, for AND, OR and XOR.
-        op: pgas.SUM, PROD, MIN, MAX, AND, OR or XOR, by name: the kernel is compiled for it. NaN of any member is the result of MIN and
-            MAX, as of numpy.minimum and numpy.maximum.
-        channel: as team_sync().
-        stream: on the host only, as team_sync().
+        team: the team: a predefined one such as pgas.TEAM_WORLD, or one that was made on the host and passed to the kernel.
+        dest: array on the symmetric heap of at least source.size elements; may be source.
+        source: array on the symmetric heap with dest's dtype: integers (every op); float16, bfloat16, float32, or float64 (SUM, PROD, MIN,
+            and MAX); complex numbers (SUM); bools (AND, OR, and XOR).
+        op: pgas.SUM, PROD, MIN, MAX, AND, OR, or XOR, named in the kernel, which is compiled for it. A NaN among the combined elements is
+            the result of MIN and MAX.
+        channel: from 0 to the team's number of channels - 1. Default: 0 in a kernel; on the host a channel that kernels cannot use.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: sizes do not fit, or as team_sync().
-        ValueError: on the host, at the call: the same, or op is another.
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type, or team is None because this PE
+            is not a member.
+        DeviceError: raised later on the host, if sizes do not match, an array is not contiguous, this PE is not a member of the team, the
+            channel does not exist, or a member has not arrived within PGAS_TIMEOUT seconds.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
+        PgasError: on the host, at the call, if the team was destroyed.
 
     Example:
         >>> source, dest = pgas.full(4, pgas.my_pe() + 1), pgas.zeros(4, np.int64)
@@ -79,26 +84,34 @@ def reduce(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0,
 
 @device_function(reductions.reducescatter(THREAD))
 def reducescatter(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Combine the sources of all members, element by element, and leave part q of the result in member q's dest (NVSHMEM's reducescatter).
+    """Combine the sources of all members, element by element, and store part q of the result in member q's dest (NVSHMEM).
 
-    Order and types are those of reduce().
+    Elements are combined in member order; for more than 2 * PGAS_LL_BYTES per member through a NIC, that order is rotated. float16 and
+    bfloat16 are accumulated in float32 and rounded once; integers wrap. All members must call it, in the same order on a channel, in
+    kernels that run at the same time: use pgas.launch(). Before that, dest must be free to be overwritten on all members, unless messages
+    have at most PGAS_LL_BYTES: then only this member's own call writes its dest.
 
     Completion:
-        on return: dest is complete here, source may be reused.
-        complete: nothing at other members.
+        on return: dest is complete on this member; source may be reused.
+        complete: nothing on other members.
 
     Args:
-        team: the team, of n members.
-        dest: array: its size is that of a part. May be this member's own part of source.
-        source: array of at least ``n * dest.size`` elements: n parts, in the order of members.
-        op: as reduce().
-        channel: as team_sync().
-        stream: on the host only, as team_sync().
+        team: the team, of n members: a predefined one such as pgas.TEAM_WORLD, or one that was made on the host and passed to the kernel.
+        dest: array on the symmetric heap with the size of a part; may be this member's own part of source.
+        source: array on the symmetric heap of at least ``n * dest.size`` elements with dest's dtype, n parts in member order: integers
+            (every op); float16, bfloat16, float32, or float64 (SUM, PROD, MIN, and MAX); complex numbers (SUM); bools (AND, OR, and XOR).
+        op: pgas.SUM, PROD, MIN, MAX, AND, OR, or XOR, named in the kernel, which is compiled for it. A NaN among the combined elements is
+            the result of MIN and MAX.
+        channel: from 0 to the team's number of channels - 1. Default: 0 in a kernel; on the host a channel that kernels cannot use.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: sizes do not fit, or as team_sync().
-        ValueError: on the host, at the call: the same, or op is another.
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type, or team is None because this PE
+            is not a member.
+        DeviceError: raised later on the host, if sizes do not match, an array is not contiguous, this PE is not a member of the team, the
+            channel does not exist, or a member has not arrived within PGAS_TIMEOUT seconds.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
+        PgasError: on the host, at the call, if the team was destroyed.
 
     Example:
         >>> n = pgas.n_pes()
@@ -115,26 +128,33 @@ def reducescatter(team: Integer, dest: Any, source: Any, op: Any, channel: Integ
 
 @device_function(reductions.inscan(THREAD))
 def inscan(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Inclusive scan: combine the sources of members 0 to this one, element by element (OpenSHMEM 1.6: shmem_sum_inscan).
+    """Inclusive scan: combine the sources of members 0 to this one, element by element (OpenSHMEM 1.6: shmem_sum_inscan etc.).
 
-    For every op of reduce(), in its order and for its types.
+    Elements are combined in member order. float16 and bfloat16 are accumulated in float32 and rounded once; integers wrap. All members must
+    call it, in the same order on a channel, in kernels that run at the same time: use pgas.launch(). Only this member's own call writes its
+    dest.
 
     Completion:
-        on return: dest is complete here, source may be reused.
-        complete: nothing at other members.
+        on return: dest is complete on this member; source may be reused.
+        complete: nothing on other members.
 
     Args:
-        team: the team.
-        dest: array of at least source.size elements; may be source.
-        source: array, of types as for reduce().
-        op: as reduce().
-        channel: as team_sync().
-        stream: on the host only, as team_sync().
+        team: the team: a predefined one such as pgas.TEAM_WORLD, or one that was made on the host and passed to the kernel.
+        dest: array on the symmetric heap of at least source.size elements; may be source.
+        source: array on the symmetric heap with dest's dtype: integers (every op); float16, bfloat16, float32, or float64 (SUM, PROD, MIN,
+            and MAX); complex numbers (SUM); bools (AND, OR, and XOR).
+        op: pgas.SUM, PROD, MIN, MAX, AND, OR, or XOR, named in the kernel, which is compiled for it. A NaN among the combined elements is
+            the result of MIN and MAX.
+        channel: from 0 to the team's number of channels - 1. Default: 0 in a kernel; on the host a channel that kernels cannot use.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: sizes do not fit, or as team_sync().
-        ValueError: on the host, at the call: the same, or op is another.
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type, or team is None because this PE
+            is not a member.
+        DeviceError: raised later on the host, if sizes do not match, an array is not contiguous, this PE is not a member of the team, the
+            channel does not exist, or a member has not arrived within PGAS_TIMEOUT seconds.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
+        PgasError: on the host, at the call, if the team was destroyed.
 
     Example:
         >>> source, dest = pgas.full(1, 5), pgas.zeros(1, np.int64)
@@ -150,27 +170,34 @@ def inscan(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0,
 
 @device_function(reductions.exscan(THREAD))
 def exscan(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Exclusive scan: combine the sources of the members before this one, element by element (OpenSHMEM 1.6: shmem_sum_exscan).
+    """Exclusive scan: combine the sources of the members before this one, element by element (OpenSHMEM 1.6: shmem_sum_exscan etc.).
 
-    Member 0 gets the identity of op: 0 for SUM, OR and XOR, 1 for PROD, all ones for AND, the largest value for MIN, the least for MAX. For
-    every op of reduce(), in its order and for its types.
+    Member 0 gets the identity of op: 0 for SUM, OR, and XOR; 1 for PROD; all ones for AND; the largest value for MIN; the smallest for MAX.
+    Elements are combined in member order. float16 and bfloat16 are accumulated in float32 and rounded once; integers wrap. All members must
+    call it, in the same order on a channel, in kernels that run at the same time: use pgas.launch(). Only this member's own call writes its
+    dest.
 
     Completion:
-        on return: dest is complete here, source may be reused.
-        complete: nothing at other members.
+        on return: dest is complete on this member; source may be reused.
+        complete: nothing on other members.
 
     Args:
-        team: the team.
-        dest: array of at least source.size elements; may be source.
-        source: array, of types as for reduce().
-        op: as reduce().
-        channel: as team_sync().
-        stream: on the host only, as team_sync().
+        team: the team: a predefined one such as pgas.TEAM_WORLD, or one that was made on the host and passed to the kernel.
+        dest: array on the symmetric heap of at least source.size elements; may be source.
+        source: array on the symmetric heap with dest's dtype: integers (every op); float16, bfloat16, float32, or float64 (SUM, PROD, MIN,
+            and MAX); complex numbers (SUM); bools (AND, OR, and XOR).
+        op: pgas.SUM, PROD, MIN, MAX, AND, OR, or XOR, named in the kernel, which is compiled for it. A NaN among the combined elements is
+            the result of MIN and MAX.
+        channel: from 0 to the team's number of channels - 1. Default: 0 in a kernel; on the host a channel that kernels cannot use.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: sizes do not fit, or as team_sync().
-        ValueError: on the host, at the call: the same, or op is another.
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type, or team is None because this PE
+            is not a member.
+        DeviceError: raised later on the host, if sizes do not match, an array is not contiguous, this PE is not a member of the team, the
+            channel does not exist, or a member has not arrived within PGAS_TIMEOUT seconds.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
+        PgasError: on the host, at the call, if the team was destroyed.
 
     Example:
         >>> source, dest = pgas.full(1, 5), pgas.zeros(1, np.int64)
@@ -189,24 +216,29 @@ def maxloc(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, strea
     """Find, for each row, the pair with the largest value among all members (NVSHMEM's double2_maxloc_reduce, MPI_MAXLOC).
 
     A row of source is a pair (value, location). Every member's dest gets, for each row, the pair with the largest value; of equal values,
-    the one with the least location. NaN comes before every number, for minloc() too. What a location means is up to the program: often it
-    is the number of the member.
+    the one with the smallest location. NaN takes precedence over every number. The program defines what a location means; often it is the
+    number of the member. All members must call it, in the same order on a channel, in kernels that run at the same time: use pgas.launch().
+    Before that, dest must be free to be overwritten on all members, unless messages have at most PGAS_LL_BYTES: then only this member's own
+    call writes its dest.
 
     Completion:
-        on return: dest is complete here, source may be reused.
-        complete: nothing at other members.
+        on return: dest is complete on this member; source may be reused.
+        complete: nothing on other members.
 
     Args:
-        team: the team.
-        dest: array of shape (n, 2) in C order, with at least as many rows as source; may be source.
-        source: array of shape (n, 2) in C order, of integers or floats of 32 or 64 bits.
-        channel: as team_sync().
-        stream: on the host only, as team_sync().
+        team: the team: a predefined one such as pgas.TEAM_WORLD, or one that was made on the host and passed to the kernel.
+        dest: array of shape (n, 2) in C order on the symmetric heap, with at least as many rows as source; may be source.
+        source: array of shape (n, 2) in C order on the symmetric heap, of 32- or 64-bit integers or floats.
+        channel: from 0 to the team's number of channels - 1. Default: 0 in a kernel; on the host a channel that kernels cannot use.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: sizes do not fit, or as team_sync().
-        ValueError: on the host, at the call: the same.
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type, or team is None because this PE
+            is not a member.
+        DeviceError: raised later on the host, if sizes do not match, an array is not contiguous, this PE is not a member of the team, the
+            channel does not exist, or a member has not arrived within PGAS_TIMEOUT seconds.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
+        PgasError: on the host, at the call, if the team was destroyed.
 
     Example:
         >>> source, dest = pgas.array([[pgas.my_pe() / 2, pgas.my_pe()]]), pgas.zeros((1, 2))  # value, location
@@ -222,23 +254,32 @@ def maxloc(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, strea
 
 @device_function(reductions.best("minloc", THREAD, least=True))
 def minloc(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, stream: Any = None) -> None:
-    """Find, for each row, the pair with the smallest value among all members; else as maxloc().
+    """Find, for each row, the pair with the smallest value among all members (MPI_MINLOC).
+
+    A row of source is a pair (value, location). Every member's dest gets, for each row, the pair with the smallest value; of equal values,
+    the one with the smallest location. NaN takes precedence over every number. The program defines what a location means; often it is the
+    number of the member. All members must call it, in the same order on a channel, in kernels that run at the same time: use pgas.launch().
+    Before that, dest must be free to be overwritten on all members, unless messages have at most PGAS_LL_BYTES: then only this member's own
+    call writes its dest.
 
     Completion:
-        on return: dest is complete here, source may be reused.
-        complete: nothing at other members.
+        on return: dest is complete on this member; source may be reused.
+        complete: nothing on other members.
 
     Args:
-        team: the team.
-        dest: as maxloc().
-        source: as maxloc().
-        channel: as team_sync().
-        stream: on the host only, as team_sync().
+        team: the team: a predefined one such as pgas.TEAM_WORLD, or one that was made on the host and passed to the kernel.
+        dest: array of shape (n, 2) in C order on the symmetric heap, with at least as many rows as source; may be source.
+        source: array of shape (n, 2) in C order on the symmetric heap, of 32- or 64-bit integers or floats.
+        channel: from 0 to the team's number of channels - 1. Default: 0 in a kernel; on the host a channel that kernels cannot use.
+        stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
-        TypingError: (TypeError in the simulator) when the kernel is compiled: the operands do not fit.
-        DeviceError: later, on the host: sizes do not fit, or as team_sync().
-        ValueError: on the host, at the call: the same.
+        TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type, or team is None because this PE
+            is not a member.
+        DeviceError: raised later on the host, if sizes do not match, an array is not contiguous, this PE is not a member of the team, the
+            channel does not exist, or a member has not arrived within PGAS_TIMEOUT seconds.
+        TypeError, ValueError: on the host, at the call, if an argument is invalid.
+        PgasError: on the host, at the call, if the team was destroyed.
 
     Example:
         >>> source, dest = pgas.array([[pgas.my_pe() / 2, pgas.my_pe()]]), pgas.zeros((1, 2))  # value, location
@@ -254,59 +295,95 @@ def minloc(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, strea
 
 @device_function(reductions.reduce(WARP))
 def reduce_warp(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """reduce() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
+    """Like reduce(), but called by all threads of one warp on every member; none may have exited.
+
+    Synchronizes the warp on entry and on return.
+    """
 
 
 @device_function(reductions.reduce(BLOCK))
 def reduce_block(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """reduce() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
+    """Like reduce(), but called by all threads of one block on every member; none may have exited.
+
+    Synchronizes the block on entry and on return.
+    """
 
 
 @device_function(reductions.reducescatter(WARP))
 def reducescatter_warp(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """reducescatter() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
+    """Like reducescatter(), but called by all threads of one warp on every member; none may have exited.
+
+    Synchronizes the warp on entry and on return.
+    """
 
 
 @device_function(reductions.reducescatter(BLOCK))
 def reducescatter_block(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """reducescatter() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
+    """Like reducescatter(), but called by all threads of one block on every member; none may have exited.
+
+    Synchronizes the block on entry and on return.
+    """
 
 
 @device_function(reductions.inscan(WARP))
 def inscan_warp(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """inscan() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
+    """Like inscan(), but called by all threads of one warp on every member; none may have exited.
+
+    Synchronizes the warp on entry and on return.
+    """
 
 
 @device_function(reductions.inscan(BLOCK))
 def inscan_block(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """inscan() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
+    """Like inscan(), but called by all threads of one block on every member; none may have exited.
+
+    Synchronizes the block on entry and on return.
+    """
 
 
 @device_function(reductions.exscan(WARP))
 def exscan_warp(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """exscan() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
+    """Like exscan(), but called by all threads of one warp on every member; none may have exited.
+
+    Synchronizes the warp on entry and on return.
+    """
 
 
 @device_function(reductions.exscan(BLOCK))
 def exscan_block(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
-    """exscan() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
+    """Like exscan(), but called by all threads of one block on every member; none may have exited.
+
+    Synchronizes the block on entry and on return.
+    """
 
 
 @device_function(reductions.best("maxloc", WARP, least=False))
 def maxloc_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """maxloc() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
+    """Like maxloc(), but called by all threads of one warp on every member; none may have exited.
+
+    Synchronizes the warp on entry and on return.
+    """
 
 
 @device_function(reductions.best("maxloc", BLOCK, least=False))
 def maxloc_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """maxloc() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
+    """Like maxloc(), but called by all threads of one block on every member; none may have exited.
+
+    Synchronizes the block on entry and on return.
+    """
 
 
 @device_function(reductions.best("minloc", WARP, least=True))
 def minloc_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """minloc() by all threads of one warp of every member; synchronizes the warp on entry and return. None may have exited."""
+    """Like minloc(), but called by all threads of one warp on every member; none may have exited.
+
+    Synchronizes the warp on entry and on return.
+    """
 
 
 @device_function(reductions.best("minloc", BLOCK, least=True))
 def minloc_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
-    """minloc() by all threads of one block of every member; synchronizes the block on entry and return. None may have exited."""
+    """Like minloc(), but called by all threads of one block on every member; none may have exited.
+
+    Synchronizes the block on entry and on return.
+    """

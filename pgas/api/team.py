@@ -1,16 +1,16 @@
 """Teams of PEs: predefined ones, splits of them, and queries (OpenSHMEM 1.5, "Team Management Routines").
 
-A team is an ordered set of PEs, whose members have numbers from 0 on. Four teams exist from pgas.init() on: TEAM_WORLD, TEAM_SHARED,
-TEAM_NODE and TEAM_SAME_LOCAL. The host makes others, of members of an existing team, and destroys them; the calls are collective. A PE that
-is not a member gets None for a team. Unless the parent has all PEs of the job, a call first waits for this PE's kernels.
+A team is an ordered set of PEs. Within a team, members are numbered from 0. Four teams exist after pgas.init(): TEAM_WORLD, TEAM_SHARED,
+TEAM_NODE, and TEAM_SAME_LOCAL. The host makes other teams from members of an existing team, and destroys them; these calls are collective.
+A PE that is not a member gets None instead of a team. Unless the parent has all PEs of the job, a call first waits for this PE's kernels.
 
-On the host a team is a Team, whose text has its name and members. A kernel takes it as an argument, or names a predefined one; there it is
-an integer, the same on every member. A launch refuses a team that was destroyed.
+On the host a team is a Team, and printing it shows its name and members. A kernel takes the team as an argument, or names a predefined one;
+there it is an integer, the same on every member. A launch rejects a team that was destroyed.
 
-A team takes memory beside the heap on its members, for PGAS_CHANNELS channels or those asked for with ``channels=``. There is room for
-PGAS_MAX_TEAMS teams of all PEs, the predefined ones included, or for more teams that are smaller or have fewer channels. ``python -m pgas
-info`` prints how much that is. Teams that are never destroyed are reported by pgas.finalize(), as arrays are,
-by their first member.
+On each of its members, a team takes memory outside the heap, for PGAS_CHANNELS channels or the number given with ``channels=``. There is
+room for PGAS_MAX_TEAMS teams of all PEs, the predefined ones included, or for more teams that are smaller or have fewer channels.
+``python -m pgas info`` prints the size of this memory. pgas.finalize() warns about teams that were never destroyed; a team's first member
+prints the warning.
 """
 
 import hashlib
@@ -34,12 +34,14 @@ __all__ = [
 ]  # fmt: skip
 
 
-#: Bytes of each of a note's hashes: of the call, and of what a PE adds to it.
+#: Size in bytes of each of the two hashes in a team-setup record: of the call, and of what a PE adds to it.
 _CALL_BYTES = teams.HASH_BYTES // 2
 
 
 class Team(teams.Handle):
-    """A team that this PE is a member of. In kernels it is an integer. A copy is the team itself; only predefined teams can be pickled.
+    """A team that this PE is a member of. In kernels it is an integer.
+
+    A copy is the team itself. Only predefined teams can be pickled.
 
     Example:
         >>> pair = pgas.team_create([0, 1])
@@ -64,7 +66,7 @@ class Team(teams.Handle):
 
     @property
     def pes(self) -> tuple[int, ...]:
-        """The members' PEs, in the order of the team."""
+        """Tuple of the members' PE numbers, in team order."""
         return self._found().pes
 
     @property
@@ -74,12 +76,12 @@ class Team(teams.Handle):
 
     @property
     def my_pe(self) -> int:
-        """This PE's number in the team."""
+        """Number of this PE in the team."""
         return self.pes.index(runtime.current().my_pe)
 
     @property
     def channels(self) -> int:
-        """Number of channels: how many blocks may call collectives of the team at once."""
+        """Number of channels: how many blocks may call collectives of the team concurrently."""
         return self._found().channels
 
     def __copy__(self) -> "Team":
@@ -89,12 +91,12 @@ class Team(teams.Handle):
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        if self._record is None:  # a predefined team: the number is enough
+        if self._record is None:  # A predefined team is known by its number.
             return super().__reduce_ex__(protocol)
         raise TypeError(f"team {int(self)} cannot be pickled, as its number may be another team's elsewhere: send team.pes")
 
     def __repr__(self) -> str:
-        """The team's name, and its members if there is a job."""
+        """Return the team's name, and its members if there is a job."""
         name = teams.named(int(self)).removeprefix("team ")
         if not runtime.active() and self._record is None:
             return f"<pgas.Team {name}>"
@@ -108,12 +110,12 @@ class Team(teams.Handle):
 
 #: The team of all PEs.
 TEAM_WORLD = Team(teams.WORLD)
-#: The team of this PE and the PEs that share mapped memory with it, between all of which ptr() returns an array (NVSHMEM_TEAM_SHARED,
-#: SHMEM_TEAM_SHARED). Over p2p it has all PEs, over a NIC this PE alone.
+#: The team of this PE and the PEs that share mapped memory with it, for all of which ptr() returns an array (NVSHMEM_TEAM_SHARED,
+#: SHMEM_TEAM_SHARED): all PEs over p2p, only this PE over a NIC.
 TEAM_SHARED = Team(teams.SHARED)
 #: The team of the PEs on this PE's node, whichever transport connects them (NVSHMEMX_TEAM_NODE).
 TEAM_NODE = Team(teams.NODE)
-#: The team of the PEs that have the same number in their TEAM_NODE as this PE in its own (NVSHMEMX_TEAM_SAME_MYPE_NODE).
+#: The team of all PEs that have the same number in their TEAM_NODE as this PE has in its own (NVSHMEMX_TEAM_SAME_MYPE_NODE).
 TEAM_SAME_LOCAL = Team(teams.SAME_LOCAL)
 
 
@@ -124,22 +126,23 @@ TEAM_SAME_LOCAL = Team(teams.SAME_LOCAL)
 def team_split_strided(parent: Team, start: int, stride: int, size: int, *, channels: int | None = None) -> Team | None:
     """Make a team of the members start, start + stride, … of a parent, in this order. Collective over the parent.
 
-    OpenSHMEM 1.5: shmem_team_split_strided.
+    OpenSHMEM 1.5: shmem_team_split_strided. Unless the parent has all PEs of the job, the call first waits for this PE's kernels.
 
     Args:
         parent: a team that this PE is a member of.
         start: number of the first member in the parent.
-        stride: distance from one member to the next in the parent; may be negative; 0 if size is 1.
-        size: number of members, 1 or more.
-        channels: number of channels, 1 to 256: how many blocks may call collectives of the team at once. None: PGAS_CHANNELS.
+        stride: distance between consecutive members in the parent; may be negative; may be 0 only if size is 1.
+        size: number of members; at least 1.
+        channels: number of channels, from 1 to 256: how many blocks may call collectives of the team concurrently. Default: PGAS_CHANNELS.
 
     Returns:
-        The team; None if this PE is not a member.
+        The team, or None if this PE is not a member.
 
     Raises:
-        TypeError: parent is no Team.
+        TypeError: parent is not a Team.
         ValueError: a member would not be in the parent, or channels is out of range.
-        HeapError: on every PE of the parent: the members have no common room in their team memory.
+        PgasError: the parent was destroyed.
+        HeapError: raised on every PE of the parent, if there is no range of team memory that is free on all members.
         BootstrapError: PEs make different calls.
 
     Example:
@@ -164,20 +167,23 @@ def team_split_strided(parent: Team, start: int, stride: int, size: int, *, chan
 def team_split_2d(parent: Team, xrange: int, *, channels: int | None = None) -> tuple[Team, Team]:
     """Arrange a parent's members in rows of xrange, and make a team of each row and each column. Collective over the parent.
 
-    Member i is in row ``i // xrange`` and column ``i % xrange``. The last row may be shorter. OpenSHMEM 1.5: shmem_team_split_2d.
+    Member i is in row ``i // xrange`` and column ``i % xrange``. The last row may be shorter. Unless the parent has all PEs of the job, the
+    call first waits for this PE's kernels. OpenSHMEM 1.5: shmem_team_split_2d.
 
     Args:
         parent: a team that this PE is a member of.
-        xrange: members of a row, 1 or more.
-        channels: number of channels of each team, as team_split_strided().
+        xrange: number of members in a row; at least 1.
+        channels: number of channels of each team, from 1 to 256: how many blocks may call its collectives concurrently. Default:
+            PGAS_CHANNELS.
 
     Returns:
-        The team of this PE's row, and that of its column.
+        The team of this PE's row, and the team of its column.
 
     Raises:
-        TypeError: parent is no Team.
+        TypeError: parent is not a Team.
         ValueError: xrange is less than 1, or channels is out of range.
-        HeapError: on every PE of the parent: members have no common room in their team memory.
+        PgasError: the parent was destroyed.
+        HeapError: raised on every PE of the parent, if there is no range of team memory that is free on all members.
         BootstrapError: PEs make different calls.
 
     Example:
@@ -196,30 +202,30 @@ def team_split_2d(parent: Team, xrange: int, *, channels: int | None = None) -> 
     first = cast(Team, _made(f"{call}, row", parent, members[row * xrange : (row + 1) * xrange], channels))
     try:
         second = cast(Team, _made(f"{call}, column", parent, members[column::xrange], channels))
-    except (HeapError, BootstrapError):  # on every PE, and none has used its row
+    except (HeapError, BootstrapError):  # Raised on every PE, before any PE has used its row.
         runtime.current().teams.remove(int(first))
         raise
-    return first, second  # this PE is in its row and its column
+    return first, second  # Neither is None, because this PE is a member of its row and its column.
 
 
 @host_only
 def team_create(pes: Iterable[int], *, channels: int | None = None) -> Team | None:
-    """Make a team of any PEs, in this order. Collective over all PEs of the job (NVSHMEM's nvshmemx_team_init).
+    """Make a team of any PEs, in this order. Collective over all PEs of the job (NVSHMEM: nvshmemx_team_init).
 
-    PEs may give different lists, so that several disjoint teams are made at once; the members of a team give the same.
+    PEs may pass different lists, so that one call makes several disjoint teams; all members of a team must pass the same list.
 
     Args:
-        pes: numbers of PEs, each once.
-        channels: number of channels, as team_split_strided().
+        pes: PE numbers, each at most once.
+        channels: number of channels, from 1 to 256: how many blocks may call collectives of the team concurrently. Default: PGAS_CHANNELS.
 
     Returns:
-        The team; None if this PE is not in its list.
+        The team, or None if this PE is not in its list.
 
     Raises:
-        TypeError: pes is no iterable.
-        ValueError: a number is no PE's, or comes twice, or channels is out of range.
-        HeapError: on every PE: the members have no common room in their team memory.
-        BootstrapError: PEs make different calls, or members give different lists.
+        TypeError: pes is not iterable.
+        ValueError: a number is not that of a PE or occurs twice, or channels is out of range.
+        HeapError: raised on every PE, if there is no range of team memory that is free on all members.
+        BootstrapError: PEs make different calls, or members pass different lists.
 
     Example:
         >>> team = pgas.team_create([1, 0])  # PE 1 is member 0
@@ -238,7 +244,7 @@ def team_create(pes: Iterable[int], *, channels: int | None = None) -> Team | No
 
 @host_only
 def team_destroy(team: Team | None) -> None:
-    """Destroy a team and give its memory back. Collective over its members; the kernels of this PE end first.
+    """Destroy a team and release its memory. Collective over its members; first waits for this PE's kernels.
 
     OpenSHMEM 1.5: shmem_team_destroy.
 
@@ -246,10 +252,10 @@ def team_destroy(team: Team | None) -> None:
         team: the team. If it is None, as on a PE that is not a member, the call does nothing.
 
     Raises:
-        TypeError: team is no Team.
-        ValueError: it is a predefined one.
-        PgasError: it was destroyed before.
-        BootstrapError: its members make different calls.
+        TypeError: team is not a Team.
+        ValueError: the team is predefined.
+        PgasError: the team was destroyed before.
+        BootstrapError: members make different calls.
 
     Example:
         >>> team = pgas.team_split_strided(pgas.TEAM_WORLD, start=0, stride=1, size=1)
@@ -270,7 +276,7 @@ def team_destroy(team: Team | None) -> None:
 
 
 def _made(call: str, parent: Team, pes: tuple[int, ...], channels: int | None) -> Team | None:
-    """Make a team. Collective over the parent, whose PEs may want different teams."""
+    """Make a team. Collective over the parent, whose PEs may request different teams."""
     job = runtime.current()
     count = job.teams.plan.channels if channels is None else channels
     if not isinstance(count, (int, np.integer)) or not 1 <= count <= 256:
@@ -308,17 +314,18 @@ def _made(call: str, parent: Team, pes: tuple[int, ...], channels: int | None) -
 
 
 def _digest(call: str, what: object = None) -> bytes:
-    """Return the hashes of a call, which is the same on all PEs, and of what a PE adds to it."""
+    """Return two hashes: of a call, which is the same on all PEs, and of what this PE adds to it."""
     return b"".join(hashlib.blake2b(str(part).encode(), digest_size=_CALL_BYTES).digest() for part in (call, what))
 
 
 def _told(call: str, team: Team, note: bytes) -> list[bytes]:
-    """Return the notes of all members, which begin with the _digest() of the call. Collective over the team.
+    """Return the team-setup records of all members, which begin with the _digest() of the call. Collective over the team.
 
-    By the host's exchange if the team has all PEs. Else by a kernel on the host's channel, where collectives with ``stream=`` may run.
+    If the team has all PEs, the host's exchange carries them. Otherwise a kernel does, on the host's channel, where collectives with
+    ``stream=`` may run.
 
     Raises:
-        BootstrapError: on every member: they make different calls.
+        BootstrapError: raised on every member, if members make different calls.
     """
     job = runtime.current()
     members = team.pes
@@ -371,17 +378,20 @@ def _translate_pe(src_team: Any, src_pe: Any, dest_team: Any) -> int:
 
 @device_function(query.team_my_pe, _my_pe)
 def team_my_pe(team: Integer | None) -> int:
-    """Return this PE's number in a team (OpenSHMEM 1.5: shmem_team_my_pe). In kernels, and on the host.
+    """Return this PE's number in a team, in a kernel or on the host (OpenSHMEM 1.5: shmem_team_my_pe).
 
     Completion:
         on return: the number is known.
         complete: nothing.
 
     Args:
-        team: the team. On the host it may be None, as it is on a PE that is not a member; the result is -1 then.
+        team: the team. On the host it may be None, as on a PE that is not a member; the result is then -1.
 
     Raises:
-        DeviceError: later, on the host: this PE is not a member of the team.
+        TypingError: at kernel compile time (TypeError in the simulator), if team is None or not an integer.
+        DeviceError: raised later on the host, if this PE is not a member of the team.
+        TypeError: on the host, at the call, if team is not a Team.
+        PgasError: on the host, at the call, if the team was destroyed.
 
     Example:
         >>> team, out = pgas.team_create([1, 0]), pgas.zeros(1, np.int64)
@@ -398,17 +408,20 @@ def team_my_pe(team: Integer | None) -> int:
 
 @device_function(query.team_n_pes, _n_pes)
 def team_n_pes(team: Integer | None) -> int:
-    """Return the number of members of a team (OpenSHMEM 1.5: shmem_team_n_pes). In kernels, and on the host.
+    """Return the number of members of a team, in a kernel or on the host (OpenSHMEM 1.5: shmem_team_n_pes).
 
     Completion:
         on return: the number is known.
         complete: nothing.
 
     Args:
-        team: the team. On the host it may be None, as it is on a PE that is not a member; the result is -1 then.
+        team: the team. On the host it may be None, as on a PE that is not a member; the result is then -1.
 
     Raises:
-        DeviceError: later, on the host: this PE is not a member of the team.
+        TypingError: at kernel compile time (TypeError in the simulator), if team is None or not an integer.
+        DeviceError: raised later on the host, if this PE is not a member of the team.
+        TypeError: on the host, at the call, if team is not a Team.
+        PgasError: on the host, at the call, if the team was destroyed.
 
     Example:
         >>> team, out = pgas.team_create([1, 0]), pgas.zeros(1, np.int64)
@@ -425,21 +438,25 @@ def team_n_pes(team: Integer | None) -> int:
 
 @device_function(query.team_translate_pe, _translate_pe)
 def team_translate_pe(src_team: Integer | None, src_pe: Integer, dest_team: Integer | None) -> int:
-    """Return the number that a member of one team has in another; -1 if it is not a member there.
+    """Return the number that a member of one team has in another team, or -1 if it is not a member there.
 
-    In kernels, and on the host. With TEAM_WORLD as dest_team it is the number of the PE. OpenSHMEM 1.5: shmem_team_translate_pe.
+    In kernels and on the host. With TEAM_WORLD as dest_team, the result is the PE's number in the job. OpenSHMEM 1.5:
+    shmem_team_translate_pe.
 
     Completion:
         on return: the number is known.
         complete: nothing.
 
     Args:
-        src_team: the team in which src_pe is a number; on the host None, too: -1.
-        src_pe: a number in src_team; -1 for any other integer.
-        dest_team: the team whose number is wanted; on the host None, too: -1.
+        src_team: the team in which src_pe is a number. On the host it may be None; the result is then -1.
+        src_pe: a number in src_team. For any other integer the result is -1.
+        dest_team: the team whose number is returned. On the host it may be None; the result is then -1.
 
     Raises:
-        DeviceError: later, on the host: this PE is not a member of both teams.
+        TypingError: at kernel compile time (TypeError in the simulator), if a team is None or an argument is not an integer.
+        DeviceError: raised later on the host, if this PE is not a member of both teams.
+        TypeError, ValueError: on the host, at the call, if a team is not a Team or src_pe is not an integer.
+        PgasError: on the host, at the call, if a team was destroyed.
 
     Example:
         >>> team, out = pgas.team_create([1, 0]), pgas.zeros(1, np.int64)
