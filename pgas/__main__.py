@@ -1,4 +1,4 @@
-"""The command ``pgas``, also ``python -m pgas``: starts jobs, and tells what this machine can do and what programs need."""
+"""The command ``pgas``, also ``python -m pgas``: starts jobs, and shows what this machine can run and what programs need."""
 
 import argparse
 import importlib
@@ -14,7 +14,7 @@ from pgas.base.waits import say
 
 __all__ = ["main"]
 
-#: Command -> its help text, and the module with its functions add_arguments(parser) and run(arguments), which may import the compiler.
+#: By command, its help text, and the module of its functions add_arguments(parser) and run(arguments), which may import the compiler.
 _COMMANDS = {
     "info": ("variables, PEs, GPUs, window, heap, transports", "pgas.doctor.info"),
     "hca": ("software cards of this machine", "pgas.doctor.hca"),
@@ -25,12 +25,12 @@ _COMMANDS = {
 
 
 def main() -> int:
-    """Command line."""
+    """Run the command line."""
     name = "pgas" if os.path.basename(sys.argv[0]) == "pgas" else "python -m pgas"
-    if sys.argv[1:2] == ["run"]:  # its arguments go on to a program
+    if sys.argv[1:2] == ["run"]:  # Its arguments are passed on to a program.
         return importlib.import_module("pgas.run").main(sys.argv[2:], f"{name} run")  # type: ignore[no-any-return]
     outlive_reader()
-    unread = config.VARIABLES if sys.argv[1:2] == ["doctor"] else ()  # it has a finding for them
+    unread = config.VARIABLES if sys.argv[1:2] == ["doctor"] else ()  # Because doctor has a finding for them.
     parser = Parser(prog=name, description=__doc__, unread=unread)
     parser.add_argument("--version", action="version", version=f"pgas {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)

@@ -1,11 +1,12 @@
-"""What the kernels of a program need on a GPU, found without one: ``python -m pgas compile [--transport ibgda] prog.py [arguments]``.
+"""Find what the kernels of a program need on a GPU, without one: ``python -m pgas compile [--transport ibgda] prog.py [arguments]``.
 
-The program runs without a job, as PE 0 of --pes. A launch compiles its kernel for its arguments, and does nothing else. Other operations of
-the host do nothing, arrays are NumPy's, and properties of the GPU are an H100's, so results are those of a program whose kernels never ran.
-The program's own output is dropped.
+The program runs without a job, as PE 0 of --pes. A launch compiles its kernel for its arguments, and does nothing else. Other host
+operations do nothing, arrays are NumPy arrays, and properties of the GPU are those of an H100, so results are those of a program whose
+kernels never ran. The program's own output is dropped.
 
-Prints for each kernel: SASS instructions, registers of a thread, bytes that it spills, bytes of its stack, and how many of the instructions
-load, store, are atomics, and are fences. A PGAS_ variable has its meaning for a job's kernels.
+The command prints for each kernel: the number of SASS instructions, the registers of a thread, the bytes that it spills, the bytes of its
+stack, and how many of the instructions are loads, stores, atomics, and fences. A PGAS_ variable has the same meaning as for a job's
+kernels.
 """
 
 import argparse
@@ -46,7 +47,7 @@ if not SIMULATOR:
 
 __all__ = ["Found", "add_arguments", "launched", "run"]
 
-#: Launches after which a program is ended: it may be waiting for a result in a loop, and no kernel runs.
+#: Maximum number of launches of a program, because it may be waiting in a loop for a result, although no kernel runs.
 _LAUNCHES = 10_000
 
 
@@ -64,8 +65,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the program and print the table. Returns 1 if a kernel cannot be compiled, or the program launches none."""
-    if SIMULATOR:  # numba.cuda has decided for the simulator in this process
+    """Run the program and print the table. Returns 1 if a kernel cannot be compiled, or if the program launches none."""
+    if SIMULATOR:  # In this process, numba.cuda has already chosen the simulator.
         command = [sys.executable, "-m", "pgas", *sys.argv[1:]]
         return subprocess.run(command, env=os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}, check=False).returncode
     if lacking := missing():
@@ -73,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     _take_options(options)
     requested = {name: config.read(name) for name in config.VARIABLES}
     window.freeze(window.Constants.of(requested, registry.get(options.transport), 0))
-    # As an absolute path, so that errors of the compiler can tell its lines from those of libraries.
+    # An absolute path, so that errors of the compiler can distinguish the program's lines from those of libraries.
     found = launched(os.path.abspath(options.program), options.arguments, options.pes)
     built = found.assembled()
     if options.json:
@@ -88,8 +89,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _take_options(options: argparse.Namespace) -> None:
-    """Take the command's options that stand behind the program's name, but not those behind --."""
-    behind = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []  # argparse keeps or drops the --
+    """Take the command's options that follow the program's name, but not those after --."""
+    behind = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []  # Not from argparse, which may drop the --.
     before = options.arguments[: len(options.arguments) - len(behind)]
     parser = Parser(prog="python -m pgas compile", add_help=False, allow_abbrev=False)
     _add_options(parser)
@@ -118,14 +119,14 @@ class Found:
 
     def __init__(self) -> None:
         self.launches = 0
-        self.ended: Exception | None = None  #: what ended the program
-        self.arguments: dict[str, str] = {}  #: by kernel
-        self.errors: dict[str, str] = {}  #: by kernel that does not compile
-        self._ptx: dict[str, tuple[str, int]] = {}  #: by kernel, and the limit of its registers
-        self._seen: set[tuple[Any, tuple[Any, ...]]] = set()  #: functions with types of arguments
+        self.ended: Exception | None = None  #: Exception that ended the program
+        self.arguments: dict[str, str] = {}  #: Argument types, by kernel
+        self.errors: dict[str, str] = {}  #: Reasons, by kernel that does not compile
+        self._ptx: dict[str, tuple[str, int]] = {}  #: By kernel, its PTX and the limit of its registers
+        self._seen: set[tuple[Any, tuple[Any, ...]]] = set()  #: Functions with argument types
 
     def launch(self, dispatcher: Any, args: tuple[Any, ...]) -> None:
-        """Compile a kernel, if it has not been for such arguments."""
+        """Compile a kernel, unless it has already been compiled for such arguments."""
         self.launches += 1
         if self.launches > _LAUNCHES:
             raise _Enough
@@ -139,14 +140,14 @@ class Found:
             name += "'"
         try:
             ptx = compile_ptx(dispatcher, types)
-        except Exception as error:  # of whatever class the compiler has
+        except Exception as error:  # Of whatever class the compiler raises.
             self.errors[name] = reason(error, function)
             return
         self.arguments[name] = shown
         self._ptx[name] = ptx, compiler.options_of(dispatcher).get("max_registers") or 0
 
     def assembled(self) -> dict[str, Built]:
-        """Return the kernels' machine code. One by one: modules of several may define the same shared memory."""
+        """Return the kernels' machine code. Each is assembled alone, because several modules may define the same shared memory."""
         return {name: assemble({name: ptx}, max_registers=limit)[name] for name, (ptx, limit) in self._ptx.items()}
 
 
@@ -156,7 +157,7 @@ def _short(type_: Any) -> str:
 
 
 def launched(program: str, arguments: list[str], n_pes: int = 2) -> Found:
-    """Run a program as __main__, and compile the kernels that it launches, with the constants that are frozen."""
+    """Run a program as __main__, and compile the kernels that it launches, with the frozen constants."""
     found = Found()
     _pretend(found, n_pes)
     sys.argv = [program, *arguments]
@@ -223,7 +224,7 @@ def _array(values: Any, dtype: Any = None, **_: Any) -> _Array:
 
 
 def _pretend(found: Found, n_pes: int) -> None:
-    """Put functions that do nothing in the place of pgas's, for the rest of this process; launches are passed to ``found``."""
+    """Replace pgas's functions, for the rest of this process, with functions that do nothing. ``found`` receives the launches."""
     team = SimpleNamespace(pes=tuple(range(n_pes)), channels=config.read("PGAS_CHANNELS"))
     job = SimpleNamespace(my_pe=0, n_pes=n_pes, teams=SimpleNamespace(find=lambda number: team), peer=lambda array, pe: array)
     job.transport, job.nic = window.constants().transport, None

@@ -1,11 +1,11 @@
 """``pgas run -n 4 prog.py args``, or ``python -m pgas.run``: start the PEs of a job on this machine, without MPI.
 
-A program that ends in .py, or follows -m, runs in this Python; any other is a command. Each line of a PE's output begins with ``[PE n]``,
-except in a job of one PE. The first PE that fails ends the others, and its exit status is the command's: 128 + N if signal N killed it. On
-several machines, every command with a failed PE returns this status.
+A program that ends in .py, or follows -m, runs in this Python; any other program is a command. Each line of a PE's output begins with
+``[PE n]``, except in a job of one PE. The first PE that fails ends the others, and its exit status is the command's: 128 + N if signal N
+killed it. In a job on several nodes, every command with a failed PE returns this status.
 
-On several machines, run the command on each, with the same --nnodes and --master (an address of the first machine and a port that is free
-there) and its own --node-rank. PEs are numbered in the order of the machines; machines may start different numbers of PEs.
+To start a job on several nodes, run the command on each node, with the same --nnodes and --master (an address of the first node and a port
+that is free there) and its own --node-rank. PEs are numbered in the order of the nodes; nodes may start different numbers of PEs.
 """
 
 import argparse
@@ -42,18 +42,18 @@ from pgas.job.bootstrap.store_server import StoreServer
 
 __all__ = ["main"]
 
-#: Seconds for PEs to end by themselves after one has failed, or after Ctrl-C; and seconds after SIGTERM.
+#: Seconds for PEs to end by themselves after one has failed or after Ctrl-C, and seconds after SIGTERM.
 _GRACE_S, _TERM_S = 6.0, 2.0
 
 _INTERRUPTED = 128 + signal.SIGINT
 
-#: Number of PEs to start before output and signals are looked at again.
+#: Number of PEs to start before output and signals are handled again.
 _BATCH = 8
 
-#: Resources that a PE takes at least: memory of a Python that has imported pgas, and descriptors here (two pipes, two connections).
+#: Minimum resources of a PE: memory of a Python that has imported pgas, and descriptors here (two pipes, two connections).
 _PE_BYTES, _PE_FILES = 64 << 20, 4
 
-#: Descriptors of this command that do not belong to a PE, and more than that.
+#: Number of descriptors kept for this command itself; it needs fewer.
 _OWN_FILES = 64
 
 
@@ -69,7 +69,7 @@ class _PE:
         return f"PE {self.rank} (process {self.process.pid})"
 
     def ended(self) -> int | None:
-        """Return its exit status, -N if signal N killed it, None while it runs.
+        """Return its exit status, -N if signal N killed it, or None while it runs.
 
         It stays a zombie, so that no other process gets its pid, which is also its group's.
         """
@@ -84,11 +84,11 @@ class _NoProgram(Exception):
 
     def __init__(self, program: str, error: OSError) -> None:
         super().__init__(f"{printable(program, 4096)}: {error.strerror}")
-        self.status = {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}.get(error.errno or 0, 1)  # as shells do
+        self.status = {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}.get(error.errno or 0, 1)  # The statuses of shells.
 
 
 def main(arguments: Sequence[str] | None = None, name: str = "python -m pgas.run") -> int:
-    """Command line, by the name that help and errors have for it. Returns the job's exit status."""
+    """Run the command line. name: the command's name in help and errors. Returns the job's exit status."""
     asked = _parse(arguments, name)
     command = _command(asked)
     try:
@@ -105,13 +105,13 @@ def main(arguments: Sequence[str] | None = None, name: str = "python -m pgas.run
     except BootstrapError as error:
         say(f"pgas.run: {error}")
         return 1
-    except KeyboardInterrupt:  # before PEs were started
+    except KeyboardInterrupt:  # No PE has been started yet.
         return _INTERRUPTED
 
 
 def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
     form = argparse.RawDescriptionHelpFormatter
-    parser = Parser(prog=name, description=__doc__, formatter_class=form, unread={"PGAS_TRANSPORT"})  # a program may register transports
+    parser = Parser(prog=name, description=__doc__, formatter_class=form, unread={"PGAS_TRANSPORT"})  # The program may register transports.
     count = within(1, MAX_PES)
     parser.add_argument("-n", type=count, default=1, metavar="N", help="PEs on this machine (default: 1)")
     parser.add_argument("--nnodes", type=count, default=1, metavar="N", help="machines (default: 1)")
@@ -121,7 +121,7 @@ def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
     parser.add_argument("--master", type=host_and_port, metavar="HOST:PORT", help="where machine 0 listens; with --nnodes")
     parser.add_argument("-m", action="store_true", dest="module", help="the program is a Python module")
     parser.add_argument("program", help="program")
-    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments").required = False  # so that errors do not name it
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments").required = False  # Otherwise errors name it.
     asked = parser.parse_args(arguments)
     if launched() is not None:
         parser.error(f"this process was started by {launched().launcher} already: {asked.program} needs no second launcher")  # type: ignore[union-attr]
@@ -141,7 +141,7 @@ def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
 
 
 def _room() -> Iterator[tuple[int, str]]:
-    """Yield maximum numbers of PEs of this machine, and the reasons."""
+    """Yield maximum numbers of PEs for this machine, with the reasons."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if files != resource.RLIM_INFINITY:
@@ -170,39 +170,39 @@ def _run(asked: argparse.Namespace, command: list[str], ending: contextlib.ExitS
     told = {"size": size, "host": address.host, "port": address.port, "secret": address.secret.hex(), "word": word.fds}
     lines = selectors.DefaultSelector()
     asked_to_end: list[int] = []
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started this may ignore it, and PEs would leave no status
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # If the parent ignores SIGCHLD, PEs would leave no status.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+        if signal.getsignal(number) != signal.SIG_IGN:  # Because nohup ignores SIGHUP.
             signal.signal(number, lambda received, _: asked_to_end.append(received))
     starting = (_start(command, rank, told, word, lines, guard) for rank in range(first, first + asked.n))
     return _watch(pes, starting, lines, word, launchers, asked_to_end)
 
 
 class _Guard:
-    """The process that kills the PEs if this command is killed: a shell, which reads their pids until nobody can write to its pipe.
+    """The process that kills the PEs if this command is killed: a shell, which reads their pids until no process can write to its pipe.
 
-    Each PE writes its pid before it executes the program, and holds the pipe until then, so that none is missed.
+    Each PE writes its pid before it executes the program, and holds the pipe until then, so that the shell misses no PE.
     """
 
     _SCRIPT = 'trap "" INT TERM HUP; while read -r pid; do pids="$pids -$pid"; done; kill -s KILL -- $pids'
 
     def __init__(self) -> None:
-        self._pids, self._register = os.pipe()  # a PE that writes needs a reader, even if the shell has been killed
+        self._pids, self._register = os.pipe()  # Open here too: a PE that writes needs a reader.
         null = subprocess.DEVNULL
         self._shell = subprocess.Popen(
             ["/bin/sh", "-c", self._SCRIPT], stdin=self._pids, stdout=null, stderr=null, cwd="/", start_new_session=True
         )
 
     def enter(self) -> None:
-        """Called in the process of a PE before it executes the program: register it, and let SIGINT end it.
+        """Register a PE, in its process before it executes the program, and let SIGINT end it.
 
-        A shell ignores SIGINT for commands in the background, and programs inherit that. A PE gets no Ctrl-C of the terminal.
+        A shell ignores SIGINT for commands in the background, and programs inherit that. A PE receives no Ctrl-C from the terminal.
         """
         os.write(self._register, b"%d\n" % os.getpid())
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def end(self) -> None:
-        """End it without killing PEs."""
+        """End the guard without killing PEs."""
         self._shell.kill()
         self._shell.wait()
         os.close(self._register)
@@ -210,7 +210,7 @@ class _Guard:
 
 
 def _meet(asked: argparse.Namespace, ending: contextlib.ExitStack) -> tuple[Address, int, int, Store | None]:
-    """Return the job's store, this machine's first rank, the number of PEs, and the exchange of several machines' launchers."""
+    """Return the job's store, this node's first rank, the number of PEs, and the exchange between the nodes' launchers."""
     if asked.nnodes == 1:
         server = StoreServer(asked.host, 0, secrets.token_bytes(32))
         ending.callback(server.close)
@@ -236,7 +236,7 @@ def _meet(asked: argparse.Namespace, ending: contextlib.ExitStack) -> tuple[Addr
 
 
 def _start(command: list[str], rank: int, told: dict[str, Any], word: LastWord, lines: selectors.BaseSelector, guard: _Guard) -> _PE:
-    """Start a PE in its own process group, so that it gets Ctrl-C at a terminal once, from this command."""
+    """Start a PE in its own process group, so that a Ctrl-C at a terminal reaches it once, from this command."""
     variables = environment() | {LAUNCHED: json.dumps({"rank": rank, **told})}
     try:
         process = subprocess.Popen(
@@ -256,12 +256,12 @@ def _start(command: list[str], rank: int, told: dict[str, Any], word: LastWord, 
 
 
 class _Lines:
-    """Passes on a PE's output in whole lines, marked with its number. A carriage return, as of progress bars, ends a line, too."""
+    """Passes on a PE's output in whole lines, marked with its number. A carriage return also ends a line, for progress bars."""
 
     def __init__(self, mark: bytes, shown: IO[bytes]) -> None:
         self._mark, self._shown = mark, shown
-        self._rest: list[bytes] = []  #: pieces, as joining them at each one would take quadratic time
-        self._returned = False  #: whether the last byte was a carriage return, to which a newline still belongs
+        self._rest: list[bytes] = []  #: Pieces, because joining them each time would take quadratic time
+        self._returned = False  #: Whether the last byte was a carriage return, which a newline may follow
 
     def add(self, data: bytes) -> None:
         if self._returned and data.startswith(b"\n"):
@@ -270,7 +270,7 @@ class _Lines:
         self._returned = data.endswith(b"\r")
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if end:
-            lines = b"".join([*self._rest, data[:end]]).splitlines(keepends=True)  # of bytes: at \n, \r and \r\n
+            lines = b"".join([*self._rest, data[:end]]).splitlines(keepends=True)  # Bytes are split at \n, \r, and \r\n.
             self._write(b"".join(self._mark + line for line in lines))
             self._rest.clear()
         if len(data) > end:
@@ -282,7 +282,7 @@ class _Lines:
             self._rest.clear()
 
     def _write(self, data: bytes) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the output has no reader any more
+        with contextlib.suppress(OSError, ValueError):  # The output may have lost its reader.
             self._shown.write(data)
             self._shown.flush()
 
@@ -290,15 +290,15 @@ class _Lines:
 def _watch(
     pes: list[_PE], starting: Iterator[_PE], lines: selectors.BaseSelector, word: LastWord, launchers: Store | None, asked_to_end: list[int]
 ) -> int:
-    """Start PEs in batches, and pass on their output until all have ended; end them when one fails, and on a signal.
+    """Start PEs in batches, and pass on their output until all have ended. End them if one fails, and on a signal.
 
     Args:
-        pes: filled with the PEs.
-        starting: starts one PE after another.
-        lines: of the PEs' pipes.
+        pes: list to fill with the PEs.
+        starting: iterator that starts one PE after another.
+        lines: selector of the PEs' pipes.
         word: the right to print why the job ends.
-        launchers: the exchange of several machines' launchers.
-        asked_to_end: filled with signals.
+        launchers: exchange between the nodes' launchers.
+        asked_to_end: list to which the handler adds signals.
     """
     status: int | None = None
     reason = ""
@@ -320,7 +320,7 @@ def _watch(
                 status, deadline = (128 - code if code < 0 else code), time.monotonic() + _GRACE_S
                 if launchers is not None:
                     status = launchers.say_fate(pe.rank, how, status)
-                time.sleep(0.2)  # so that the PE's own watcher, which prints the same, comes first
+                time.sleep(0.2)  # The PE's own watcher, which prints the same, must come first.
                 reason = f"{pe.name} {how}" + (": the job cannot go on" if code < 0 else ", ending the job")
                 word.say(functools.partial(say, reason))
         if asked_to_end:
@@ -332,17 +332,17 @@ def _watch(
             deadline = time.monotonic() + _TERM_S
         if not running:
             if status:
-                _signal(pes, signal.SIGKILL)  # children that PEs left
-            if time.monotonic() > deadline:  # a child of a PE still has its pipe
+                _signal(pes, signal.SIGKILL)  # Children that PEs left.
+            if time.monotonic() > deadline:  # A child of a PE still has its pipe.
                 break
             deadline = min(deadline, time.monotonic() + _TERM_S)
-    if reason and not word.said(0):  # the process that was to print was killed before it did
+    if reason and not word.said(0):  # The process that had to print was killed before it did.
         say(reason)
     return status or 0
 
 
 def _pass_on(lines: selectors.BaseSelector, seconds: float) -> None:
-    """Pass on what PEs have printed, or print within some seconds."""
+    """Pass on what PEs have printed, or print within a number of seconds."""
     for key, _ in lines.select(seconds):
         data = os.read(key.fd, 1 << 16)
         if data:
@@ -360,7 +360,7 @@ def _signal(pes: list[_PE], number: int) -> None:
 
 
 def _kill(pes: list[_PE]) -> None:
-    """Kill the PEs that are left, whatever ended this command."""
+    """Kill the remaining PEs, for whatever reason this command ends."""
     for pe in pes:
         if pe.ended() is None:
             _signal([pe], signal.SIGKILL)

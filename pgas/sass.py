@@ -1,4 +1,4 @@
-"""Compiles kernels to PTX and SASS without a GPU, with libnvvm, ptxas and nvdisasm, which the extras ``cu12`` and ``cu13`` bring."""
+"""Compile kernels to PTX and SASS without a GPU, with libnvvm, ptxas, and nvdisasm, which the extras ``cu12`` and ``cu13`` install."""
 
 import dataclasses
 import re
@@ -21,7 +21,7 @@ __all__ = ["COMPUTE_CAPABILITY", "CONSTANTS", "Built", "Kernels", "assemble", "b
 
 COMPUTE_CAPABILITY = (9, 0)
 
-#: By name, kernels (plain functions) and the types of their arguments.
+#: Kernels (plain functions) and the types of their arguments, by name.
 Kernels = dict[str, tuple[Callable[..., None], tuple[Any, ...]]]
 
 
@@ -36,7 +36,7 @@ class Built:
     stack: int
 
     def count(self, opcode: str) -> int:
-        """Return the number of instructions whose opcode starts with a text, predicated ones included."""
+        """Return the number of instructions whose opcode starts with a text, including predicated ones."""
         return sum(self.opcode(i).startswith(opcode) for i in self.instructions)
 
     def summary(self) -> dict[str, Any]:
@@ -63,24 +63,24 @@ def _tool(name: str) -> str:
 def _ran(command: list[str]) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        cause = next(iter(done.stderr.splitlines()), f"exit status {done.returncode}")  # later lines only say that it ended
+        cause = next(iter(done.stderr.splitlines()), f"exit status {done.returncode}")  # Later lines report only that it ended.
         remedy = ": pip install --upgrade 'pgas[cu13]' brings one that is as new as libnvvm" if "Unsupported .version" in cause else ""
         raise PgasError(f"{command[0]} failed ({cause}){remedy}")
     return done
 
 
-#: By transport, the constants that kernels are compiled with: the defaults of the variables.
+#: Constants that kernels are compiled with, by transport: the defaults of the variables.
 _DEFAULTS = {name: variable.parse(variable.default) for name, variable in config.VARIABLES.items()}
 CONSTANTS = {name: window.Constants.of(_DEFAULTS, registry.get(name), 0) for name in (*registry.names(), *registry.pairs())}
 
 
 def build(kernel: Callable[..., Any], argument_types: tuple[Any, ...], cc: tuple[int, int] = COMPUTE_CAPABILITY) -> Built:
-    """Compile a kernel (a plain function) for a compute capability, with the frozen constants, or those of p2p if none are."""
+    """Compile a kernel (a plain function) for a compute capability, with the frozen constants, or those of p2p if none are frozen."""
     return assemble({"": compile_ptx(kernel, argument_types, cc)}, cc)[""]
 
 
 def build_all(kernels: Kernels, cc: tuple[int, int] = COMPUTE_CAPABILITY) -> dict[str, Built]:
-    """Compile several kernels; faster than build() for each."""
+    """Compile several kernels. This is faster than build() for each."""
     return assemble({name: compile_ptx(*kernel, cc) for name, kernel in kernels.items()}, cc)
 
 
@@ -92,19 +92,19 @@ def compile_ptx(kernel: Callable[..., Any], argument_types: tuple[Any, ...], cc:
 
 
 def assemble(ptx: dict[str, str], cc: tuple[int, int] = COMPUTE_CAPABILITY, max_registers: int = 0) -> dict[str, Built]:
-    """Assemble and disassemble modules of one kernel each, together, as the disassembler takes half a second to start.
+    """Assemble and disassemble modules of one kernel each together, because the disassembler takes half a second to start.
 
-    max_registers: limit for a thread, as of ``cuda.jit``; 0: none.
+    max_registers: limit per thread, like that of ``cuda.jit``; 0: none.
     """
     entries = {name: re.search(r"\.entry (\w+)\(", text)[1] for name, text in ptx.items()}  # type: ignore[index]
-    # One module: a single header, and no Numba environments, which are unused and defined in several modules.
+    # One module must have a single header, and no Numba environments, which are unused and defined in several modules.
     header = re.compile(r"^\.(version|target|address_size) .*$", re.MULTILINE)
     bodies = [header.sub("", re.sub(r"^\.common .*NumbaEnv.*$", "", text, flags=re.MULTILINE)) for text in ptx.values()]
     with tempfile.TemporaryDirectory() as folder:
         source, cubin = Path(folder, "kernels.ptx"), Path(folder, "kernels.cubin")
         source.write_text("\n".join([*(m[0] for m in header.finditer(next(iter(ptx.values())))), *bodies]))
         limit = [f"-maxrregcount={max_registers}"] if max_registers else []
-        limit += ["-c"] if any(".extern .func" in text for text in ptx.values()) else []  # functions that the compiler links later
+        limit += ["-c"] if any(".extern .func" in text for text in ptx.values()) else []  # Functions that the compiler links later.
         command = [_tool("ptxas"), "-v", "-O3", f"-arch=sm_{cc[0]}{cc[1]}", *limit, str(source), "-o", str(cubin)]
         log = _ran(command).stderr
         listing = _ran([_tool("nvdisasm"), "-c", str(cubin)]).stdout
@@ -116,7 +116,7 @@ def assemble(ptx: dict[str, str], cc: tuple[int, int] = COMPUTE_CAPABILITY, max_
 def _built(ptx: str, section: str, notes: str) -> Built:
     instructions = [m[1].strip() for m in re.finditer(r"/\*[0-9a-f]{4,5}\*/\s+([^;]+);", section)]
     while instructions and Built.opcode(instructions[-1]) in ("NOP", "BRA"):
-        instructions.pop()  # padding
+        instructions.pop()  # Padding.
     numbers = {key: int(m[1]) if (m := re.search(pattern, notes)) else 0 for key, pattern in _PTXAS.items()}
     return Built(ptx, tuple(instructions), **numbers)
 
@@ -129,7 +129,15 @@ _PTXAS = {
 
 
 def configure(transport: str, map_by: str = "cta", *, check: bool = False, settles: bool = False, big_endian: bool = False) -> None:
-    """Freeze the constants: a transport, the threads that share a queue pair, whether PEs and addresses are checked, what window says."""
+    """Freeze the constants that kernels are compiled with.
+
+    Args:
+        transport: name of a transport, or of a pair.
+        map_by: the threads that share a queue pair: cta, sm, or warp.
+        check: whether PEs and addresses are checked.
+        settles: whether waits make NIC writes visible with a read by the NIC.
+        big_endian: whether the NIC returns old values of atomics big-endian.
+    """
     constants = CONSTANTS[transport]
     constants = dataclasses.replace(constants, check=check, settles=settles and constants.num_qps > 0)
     window.freeze(dataclasses.replace(constants, map_by=map_by) if constants.map_by else constants)

@@ -1,4 +1,4 @@
-"""The public API, with its docstrings. ``__all__`` is the stable API; ``pgas`` has the same names."""
+"""The public API, with its docstrings. ``__all__`` is the stable API; ``pgas`` exports the same names."""
 
 from pgas.api import host_collectives, host_ops, host_waits
 from pgas.api.amo import *

@@ -1,4 +1,4 @@
-"""The host API: starting and ending a job, symmetric arrays, and small exchanges among PEs."""
+"""The host API: starting and ending a job, symmetric arrays, and small exchanges between PEs."""
 
 import pickle
 from typing import Any
@@ -26,46 +26,46 @@ __all__ = [
 def init(
     comm: Any = None, *, unique_id: bytes | None = None, rank: int | None = None, size: int | None = None, process_group: Any = None
 ) -> runtime.Job:
-    """Start pgas: form the job, bind a GPU, map the symmetric heap. Collective (OpenSHMEM 1.5, "SHMEM_INIT").
+    """Start pgas: form the job, bind a GPU, and map the symmetric heap. Collective (OpenSHMEM 1.5, "SHMEM_INIT").
 
-    Calls may be nested: the job ends at the finalize() that matches the first init(). After that, init() may start another with the same
-    configuration. It reads the environment variables that ``python -m pgas info`` lists.
+    Calls may be nested: the job ends at the finalize() that matches the first init(). After that, init() may start another job with the
+    same configuration. It reads the environment variables that ``python -m pgas info`` lists.
 
-    Without arguments the launcher's variables define the PEs: those of ``python -m pgas.run``, torchrun, srun, mpirun, in this order. A
-    process without a launcher is a job of one PE. mpi4py is imported only under mpirun, or with comm.
+    Without arguments, the launcher's variables define the PEs: those of ``python -m pgas.run``, torchrun, srun, or mpirun, in this order. A
+    process without a launcher is a job of one PE. mpi4py is imported only under mpirun or with comm.
 
-    A child forked afterwards (os.fork, multiprocessing's fork) is not a PE. Every call, launch and array access in it raises PgasError, and
-    the job does not notice its end. In the simulator the child shares the heap: a NumPy view that the parent made of an array before the
-    fork still accesses it. A program that imports mpi4py.MPI before pgas.init() must end such children by os._exit, as multiprocessing
-    does; otherwise mpi4py finalizes MPI at the end of each child.
+    A child that is forked afterward (os.fork, multiprocessing's fork) is not a PE. Every call, launch, and array access in the child raises
+    PgasError, and the job does not notice its end. In the simulator the child shares the heap: a NumPy view that the parent made of an
+    array before the fork still accesses it. A program that imports mpi4py.MPI before pgas.init() must end such children by os._exit
+    (multiprocessing does this); otherwise mpi4py finalizes MPI at the end of each child.
 
-    This and every other collective call of the host waits for PEs without limit. After PGAS_TIMEOUT seconds, one of the waiting PEs prints
-    once which PEs have not arrived, in which call, and whether their processes are stopped.
+    This and every other collective host call waits for the other PEs without a time limit. After PGAS_TIMEOUT seconds, one of the waiting
+    PEs prints once which PEs have not arrived, in which call, and whether their processes are stopped.
 
     Args:
         comm: an mpi4py intracommunicator whose processes are the PEs, by rank. In a nested call: a communicator of the job's processes in
             the same order, or nothing.
-        unique_id: the result of unique_id() on one PE; with rank and size.
-        rank: number of this PE.
-        size: number of PEs.
-        process_group: a torch.distributed process group whose processes are the PEs, by rank. It carries the job's secret, so you must
-            trust its network.
+        unique_id: the result of unique_id() on one PE; requires rank and size.
+        rank: number of this PE; requires unique_id.
+        size: number of PEs; requires unique_id.
+        process_group: a torch.distributed process group whose processes are the PEs, by rank. It carries the job's secret, so its network
+            must be trusted.
 
     Returns:
-        The job, a context manager: the end of its block frees the remaining arrays and finalizes the job.
+        The job, a context manager. The end of its block frees the remaining arrays and finalizes the job.
 
     Raises:
-        ValueError: an environment variable has a value that is not allowed, or two variables contradict each other; comm is not that of
-            the active job; arguments exclude each other, or unique_id is not a result of unique_id().
-        BootstrapError: MPI is missing or not that of mpirun; the store of a job without MPI is not reached within PGAS_TIMEOUT, or
-            refuses this process; PEs were started differently; another PE failed.
-        TransportError: the transport of PGAS_TRANSPORT cannot connect these PEs; PEs share a GPU without MPS.
-        HeapError: the heaps of the PEs on a machine or GPU exceed its memory, or too little of it is free.
+        ValueError: an environment variable has a value that is not allowed, or two variables contradict each other; comm is not that of the
+            active job; arguments exclude each other; or unique_id is not a result of unique_id().
+        BootstrapError: MPI is missing or is not that of mpirun; the store of a job without MPI cannot be reached within PGAS_TIMEOUT
+            seconds or rejects this process; PEs were started differently; or another PE failed.
+        TransportError: the transport of PGAS_TRANSPORT cannot connect these PEs, or PEs share a GPU without MPS.
+        HeapError: the heaps of the PEs on a node or GPU exceed its memory, or too little of it is free.
         PgasError: an earlier job of this process had another configuration.
 
     Warns:
-        PgasWarning: on PE 0, a PGAS_ variable is set that pgas does not know, or PGAS_HCA names no device of this machine; a PE and the
-            software card's kernel share a GPU without MPS.
+        PgasWarning: on PE 0, if a PGAS_ variable is set that pgas does not know, or PGAS_HCA names no device of this node; also if a PE and
+            the software NIC's kernel share a GPU without MPS.
 
     Example:
         >>> with pgas.init() as job:  # nested calls are allowed
@@ -88,16 +88,20 @@ def init(
 
 @host_only
 def unique_id(host: str | None = None) -> bytes:
-    """Return 128 bytes with which processes form a job without a launcher: one calls this, all pass the bytes to pgas.init(unique_id=).
+    """Return a 128-byte ID with which processes form a job without a launcher.
 
-    The calling process, which need not be a PE, serves the store at which the PEs meet, until it ends. The bytes contain the job's secret:
-    every process that has them may join. NVSHMEM: nvshmemx_get_uniqueid.
+    One process calls this, and all pass the ID to pgas.init(unique_id=). The calling process, which need not be a PE, serves the store at
+    which the PEs find each other, until that process ends. The ID contains the job's secret, so every process that has it may join.
+    NVSHMEM: nvshmemx_get_uniqueid.
 
     Args:
-        host: address or name of this machine for the others; None: the address of the interface of the default route.
+        host: address or name of this node that the other PEs can reach. Default: the address of the interface of the default route.
+
+    Returns:
+        The ID, as 128 bytes.
 
     Raises:
-        BootstrapError: host is no address of this machine.
+        BootstrapError: host is not an address of this node.
 
     Example:
         >>> token = pgas.unique_id("127.0.0.1")  # on one process, which sends it to the others
@@ -109,22 +113,23 @@ def unique_id(host: str | None = None) -> bytes:
 
 @host_only
 def finalize() -> None:
-    """End pgas: complete all operations, wait for all PEs, release the heap. Collective (OpenSHMEM 1.5, "SHMEM_FINALIZE").
+    """End pgas: complete all operations, wait for all PEs, and release the heap. Collective (OpenSHMEM 1.5, "SHMEM_FINALIZE").
 
-    Arrays must not be used afterwards. The end of ``with pgas.init():`` and the end of the program finalize too, also by SystemExit with
-    status 0. Another exit status becomes the job's, and PEs that do not end within seconds are killed. An uncaught exception and the death
-    of a PE also end all PEs; the reason is printed once on each machine.
+    Arrays must not be used afterward. The end of ``with pgas.init():`` and the end of the program also finalize, as does SystemExit with
+    status 0. Another exit status becomes the job's, and PEs that do not end within seconds are killed. An uncaught exception and the
+    failure of a PE's process also end all PEs; the reason is printed once on each node.
 
-    Other threads of this process that are inside calls of pgas must leave them within PGAS_TIMEOUT. The heap stays mapped while a thread is
-    inside.
+    Other threads of this process that are inside calls of pgas must leave them within PGAS_TIMEOUT seconds. The heap stays mapped while a
+    thread is inside.
 
     Warns:
-        PgasWarning: symmetric arrays were not freed (PE 0 warns), or teams not destroyed (their first member warns): a line for each
-            line of the program that made some. At the end of ``with pgas.init()`` only under PGAS_DEBUG=check.
+        PgasWarning: symmetric arrays were not freed (PE 0 warns), or teams were not destroyed (their first member warns): one line per
+            program line that made some. At the end of ``with pgas.init()`` only with PGAS_DEBUG=check.
 
     Raises:
         DeviceError: a kernel of this PE found an error.
-        PgasError: on every PE: a thread did not leave a call of pgas within PGAS_TIMEOUT; the text names thread and line.
+        PgasError: raised on every PE, if a thread did not leave a call of pgas within PGAS_TIMEOUT seconds; the message names the thread
+            and the line.
 
     Example:
         >>> job = pgas.init()
@@ -135,19 +140,19 @@ def finalize() -> None:
 
 @host_only
 def reset() -> None:
-    """Make the job usable again after a DeviceError or CompletionError. Collective: all PEs call it, also those without an error.
+    """Make the job usable again after a DeviceError or CompletionError. Collective: all PEs, even those without an error, must call it.
 
     Until then, every launch and every collective call of the PE with the error raises the error again. Another PE that makes a collective
-    call meanwhile gets a BootstrapError; reset() waits for it.
+    call meanwhile gets a BootstrapError; reset() waits for that PE.
 
-    The waits of running kernels end, as after an error, and reset() waits for these kernels. Incomplete operations may be performed in part
-    or not at all: their destinations are undefined, also at other PEs, signals and atomics included. The rest of the heap keeps its values;
-    arrays and registered memory stay. Barriers in kernels start anew, and nothing is outstanding on the NIC.
+    The waits of running kernels end in the same way as after an error, and reset() waits for these kernels. Incomplete operations may be
+    performed partly or not at all: their destinations, signals and atomics included, are undefined on all PEs. The rest of the heap keeps
+    its values, and arrays and registered memory stay valid. Barriers in kernels start anew, and no operation is outstanding on the NIC.
 
     Raises:
-        PgasError: on every PE: the job cannot be made usable again. The text gives the reason: a PE or the software card has ended, a GPU's
-            context is lost (a CUDA error), an exception made a PE leave a collective call, a kernel does not end within PGAS_TIMEOUT, or a
-            NIC refuses.
+        PgasError: raised on every PE, if the job cannot be made usable again. The message gives the reason: a PE or the software NIC has
+            ended, a GPU's context is lost (a CUDA error), an exception made a PE leave a collective call, a kernel does not end within
+            PGAS_TIMEOUT seconds, or a NIC rejects the reset.
 
     Example:
         >>> try:
@@ -162,14 +167,15 @@ def reset() -> None:
 def synchronize(stream: Any = None) -> None:
     """Wait until this PE's kernels have ended, and raise their error if there is one.
 
-    Polls, so that Ctrl-C and the death of a peer end the wait.
+    The host polls, so that Ctrl-C or the failure of another PE ends the wait.
 
     Args:
-        stream: the stream of the kernels; None for all kernels.
+        stream: CUDA stream of Numba, cuda.core, CuPy, or PyTorch whose kernels to wait for. Default: all kernels of this PE.
 
     Raises:
-        DeviceError: a kernel found an error: a wait past its deadline, a bad PE or address.
-        PgasError: a peer died.
+        DeviceError: a kernel found an error, such as a wait that exceeded PGAS_TIMEOUT seconds, or an invalid PE or address.
+        CompletionError: a NIC completed an operation in error.
+        PgasError: another PE failed.
 
     Example:
         >>> data = pgas.zeros(1)
@@ -182,29 +188,29 @@ def synchronize(stream: Any = None) -> None:
         1.5
     """
     if stream is not None:
-        streams.core_stream(stream)  # refuses other objects, which the simulator would not look at
+        streams.core_stream(stream)  # Rejects other objects, because the simulator ignores the stream.
     runtime.current().synchronize(stream)
 
 
 @host_only
 def empty(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) -> SymmetricArray:
-    """Return a symmetric array with undefined elements. Collective: all PEs pass the same arguments (OpenSHMEM 1.5, shmem_malloc).
+    """Return a symmetric array with undefined elements. Collective.
 
-    If the array does not fit, the heap grows by a multiple of PGAS_CUMEM_GRANULARITY, up to PGAS_MAX_MEMORY_PER_GPU. No array moves.
-    Kernels launched afterwards can use the added memory; kernels already running cannot. The heap keeps it until finalize(), also when
-    its arrays are freed.
+    All PEs must pass the same shape, dtype, and alignment. If the array does not fit, the heap grows by a multiple of
+    PGAS_CUMEM_GRANULARITY, up to PGAS_MAX_MEMORY_PER_GPU. No array moves. Kernels launched afterward can use the added memory; kernels
+    already running cannot. The heap keeps it until finalize(), even after its arrays are freed. OpenSHMEM 1.5: shmem_malloc.
 
     Args:
         shape: int or tuple of ints; may contain zeros.
-        dtype: NumPy dtype of plain numbers that Numba has, or records of them, or its name; bfloat16 and the float8 types, such as
-            float8_e4m3fn, are those of ml_dtypes. Elements of float8 types can only be copied: kernels, reductions, and atomics do not
-            compute with them. ``array.view(np.uint8)`` has their bits.
-        alignment: in bytes, a power of two; the actual alignment is at least 512.
+        dtype: NumPy dtype or its name: a numeric dtype that Numba supports, or a record of such dtypes; bfloat16 and the float8 types, such
+            as float8_e4m3fn, are those of ml_dtypes. Elements of float8 types can only be copied: kernels, reductions, and atomics do not
+            compute with them. ``array.view(np.uint8)`` gives access to their bits.
+        alignment: alignment in bytes, a power of two; the actual alignment is at least 512. Default: 512.
 
     Raises:
-        ValueError, TypeError: bad shape, dtype or alignment.
-        HeapError: on every PE: the heap is exhausted and cannot grow (the text names the PE without memory), or PEs ask for different
-            arrays. The heap is as before.
+        TypeError, ValueError: shape, dtype, or alignment is invalid.
+        HeapError: raised on every PE, if the heap is exhausted and cannot grow (the message names the PE that has no memory), or PEs
+            request different arrays. The heap is unchanged.
 
     Example:
         >>> a = pgas.empty((2, 3), np.float32)
@@ -217,7 +223,22 @@ def empty(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) ->
 
 @host_only
 def zeros(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) -> SymmetricArray:
-    """Return a symmetric array of zeros; every PE's instance is zeroed before any PE returns. As empty() (shmem_calloc).
+    """Return a symmetric array of zeros. Collective.
+
+    All PEs must pass the same shape, dtype, and alignment. Every PE's instance is zeroed before any PE returns. OpenSHMEM 1.5:
+    shmem_calloc.
+
+    Args:
+        shape: int or tuple of ints; may contain zeros.
+        dtype: NumPy dtype or its name: a numeric dtype that Numba supports, or a record of such dtypes; bfloat16 and the float8 types, such
+            as float8_e4m3fn, are those of ml_dtypes. Elements of float8 types can only be copied: kernels, reductions, and atomics do not
+            compute with them.
+        alignment: alignment in bytes, a power of two; the actual alignment is at least 512. Default: 512.
+
+    Raises:
+        TypeError, ValueError: shape, dtype, or alignment is invalid.
+        HeapError: raised on every PE, if the heap is exhausted and cannot grow (the message names the PE that has no memory), or PEs
+            request different arrays. The heap is unchanged.
 
     Example:
         >>> pgas.zeros(3, np.int32).copy_to_host().tolist()
@@ -233,7 +254,21 @@ def _zeros(function: str, shape: Any, dtype: Any, alignment: int) -> SymmetricAr
 
 @host_only
 def ones(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) -> SymmetricArray:
-    """Return a symmetric array of ones; every PE's instance is filled before any PE returns. Arguments and errors are those of empty().
+    """Return a symmetric array of ones. Collective.
+
+    All PEs must pass the same shape, dtype, and alignment. Every PE's instance is filled before any PE returns.
+
+    Args:
+        shape: int or tuple of ints; may contain zeros.
+        dtype: NumPy dtype or its name: a numeric dtype that Numba supports, or a record of such dtypes; bfloat16 and the float8 types, such
+            as float8_e4m3fn, are those of ml_dtypes. Elements of float8 types can only be copied: kernels, reductions, and atomics do not
+            compute with them.
+        alignment: alignment in bytes, a power of two; the actual alignment is at least 512. Default: 512.
+
+    Raises:
+        TypeError, ValueError: shape, dtype, or alignment is invalid, or an element cannot hold the value.
+        HeapError: raised on every PE, if the heap is exhausted and cannot grow (the message names the PE that has no memory), or PEs
+            request different arrays. The heap is unchanged.
 
     Example:
         >>> pgas.ones(3, np.int32).copy_to_host().tolist()
@@ -244,10 +279,22 @@ def ones(shape: Any, dtype: Any = np.float64, *, alignment: int = ALIGNMENT) -> 
 
 @host_only
 def full(shape: Any, value: Any, dtype: Any = None, *, alignment: int = ALIGNMENT) -> SymmetricArray:
-    """Return a symmetric array filled with a value; dtype is the value's by default. As empty().
+    """Return a symmetric array filled with a value. Collective.
+
+    All PEs must pass the same shape, dtype, and alignment. Every PE's instance is filled, with that PE's value, before any PE returns.
+
+    Args:
+        shape: int or tuple of ints; may contain zeros.
+        value: number, or array that NumPy can broadcast to the shape.
+        dtype: NumPy dtype or its name: a numeric dtype that Numba supports, or a record of such dtypes; bfloat16 and the float8 types, such
+            as float8_e4m3fn, are those of ml_dtypes. Elements of float8 types can only be copied: kernels, reductions, and atomics do not
+            compute with them. Default: the value's dtype.
+        alignment: alignment in bytes, a power of two; the actual alignment is at least 512. Default: 512.
 
     Raises:
-        TypeError, ValueError: an element cannot hold the value; as empty().
+        TypeError, ValueError: shape, dtype, or alignment is invalid, or an element cannot hold the value.
+        HeapError: raised on every PE, if the heap is exhausted and cannot grow (the message names the PE that has no memory), or PEs
+            request different arrays. The heap is unchanged.
 
     Example:
         >>> pgas.full((2, 2), 0.5).copy_to_host().tolist()
@@ -260,7 +307,7 @@ def _full(function: str, shape: Any, value: Any, dtype: Any, alignment: int) -> 
     def fill(array: SymmetricArray) -> None:
         if isinstance(value, (str, bytes)) or (np.ndim(value) == 0 and array.dtype.kind in "iu"):
             check_value(function, "value", value, array.dtype)
-        with np.errstate(over="ignore"):  # a float beyond the range of a float dtype becomes infinite
+        with np.errstate(over="ignore"):  # A float outside the range of a float dtype becomes infinite.
             array.copy_to_device(np.full(array.shape, value, array.dtype))
 
     return runtime.current().allocate(shape, dtype, f"pgas.{function}", fill, alignment)
@@ -268,7 +315,21 @@ def _full(function: str, shape: Any, value: Any, dtype: Any, alignment: int) -> 
 
 @host_only
 def array(values: Any, dtype: Any = None, *, alignment: int = ALIGNMENT) -> SymmetricArray:
-    """Return a symmetric array with a copy of this PE's values; shape and dtype must be the same on all PEs. As empty().
+    """Return a symmetric array with a copy of this PE's values. Collective: shape and dtype must be the same on all PEs.
+
+    Every PE's instance is filled before any PE returns.
+
+    Args:
+        values: array, nested sequence, or number, as for numpy.array; may differ between PEs.
+        dtype: NumPy dtype or its name: a numeric dtype that Numba supports, or a record of such dtypes; bfloat16 and the float8 types, such
+            as float8_e4m3fn, are those of ml_dtypes. Elements of float8 types can only be copied: kernels, reductions, and atomics do not
+            compute with them. Default: the values' dtype.
+        alignment: alignment in bytes, a power of two; the actual alignment is at least 512. Default: 512.
+
+    Raises:
+        TypeError, ValueError: shape, dtype, or alignment is invalid, or an element cannot hold the value.
+        HeapError: raised on every PE, if the heap is exhausted and cannot grow (the message names the PE that has no memory), or PEs
+            request different arrays. The heap is unchanged.
 
     Example:
         >>> pgas.array([1, 2, 3], np.int16).copy_to_host().tolist()
@@ -283,17 +344,20 @@ def array(values: Any, dtype: Any = None, *, alignment: int = ALIGNMENT) -> Symm
 
 @host_only
 def empty_like(prototype: Any, dtype: Any = None, *, shape: Any = None, alignment: int = ALIGNMENT) -> SymmetricArray:
-    """Return empty() with the shape and dtype of an array; in C order, as all symmetric arrays.
+    """Return a symmetric array with undefined elements and another array's shape and dtype. Collective.
+
+    All PEs must pass the same shape, dtype, and alignment. The array is in C order, like all symmetric arrays.
 
     Args:
-        prototype: any object with a shape and a dtype, such as an array of NumPy, pgas or another library.
-        dtype: instead of the prototype's.
-        shape: instead of the prototype's.
-        alignment: as empty().
+        prototype: any object with a shape and a dtype, such as an array of NumPy, pgas, or another library.
+        dtype: NumPy dtype of the new array. Default: the prototype's.
+        shape: int or tuple of ints. Default: the prototype's.
+        alignment: alignment in bytes, a power of two; the actual alignment is at least 512. Default: 512.
 
     Raises:
-        TypeError: prototype has no shape or no dtype, or a dtype that is not allowed on the heap.
-        ValueError, HeapError: as empty().
+        TypeError, ValueError: prototype has no shape or no dtype, its dtype is not allowed on the heap, or another argument is invalid.
+        HeapError: raised on every PE, if the heap is exhausted and cannot grow (the message names the PE that has no memory), or PEs
+            request different arrays. The heap is unchanged.
 
     Example:
         >>> pgas.empty_like(np.ones((2, 3), np.float32), shape=5).shape
@@ -304,7 +368,21 @@ def empty_like(prototype: Any, dtype: Any = None, *, shape: Any = None, alignmen
 
 @host_only
 def zeros_like(prototype: Any, dtype: Any = None, *, shape: Any = None, alignment: int = ALIGNMENT) -> SymmetricArray:
-    """Return zeros() with the shape and dtype of an array. As empty_like().
+    """Return a symmetric array of zeros with another array's shape and dtype. Collective.
+
+    All PEs must pass the same shape, dtype, and alignment. Every PE's instance is zeroed before any PE returns. The array is in C order,
+    like all symmetric arrays.
+
+    Args:
+        prototype: any object with a shape and a dtype, such as an array of NumPy, pgas, or another library.
+        dtype: NumPy dtype of the new array. Default: the prototype's.
+        shape: int or tuple of ints. Default: the prototype's.
+        alignment: alignment in bytes, a power of two; the actual alignment is at least 512. Default: 512.
+
+    Raises:
+        TypeError, ValueError: prototype has no shape or no dtype, its dtype is not allowed on the heap, or another argument is invalid.
+        HeapError: raised on every PE, if the heap is exhausted and cannot grow (the message names the PE that has no memory), or PEs
+            request different arrays. The heap is unchanged.
 
     Example:
         >>> pgas.zeros_like(np.ones(3, np.int32)).copy_to_host().tolist()
@@ -315,7 +393,23 @@ def zeros_like(prototype: Any, dtype: Any = None, *, shape: Any = None, alignmen
 
 @host_only
 def full_like(prototype: Any, value: Any, dtype: Any = None, *, shape: Any = None, alignment: int = ALIGNMENT) -> SymmetricArray:
-    """Return full() with the shape and dtype of an array. As empty_like().
+    """Return a symmetric array filled with a value, with another array's shape and dtype. Collective.
+
+    All PEs must pass the same shape, dtype, and alignment. Every PE's instance is filled before any PE returns. The array is in C order,
+    like all symmetric arrays.
+
+    Args:
+        prototype: any object with a shape and a dtype, such as an array of NumPy, pgas, or another library.
+        value: number, or array that NumPy can broadcast to the shape.
+        dtype: NumPy dtype of the new array. Default: the prototype's.
+        shape: int or tuple of ints. Default: the prototype's.
+        alignment: alignment in bytes, a power of two; the actual alignment is at least 512. Default: 512.
+
+    Raises:
+        TypeError, ValueError: prototype has no shape or no dtype, its dtype is not allowed on the heap, an element cannot hold the value,
+            or another argument is invalid.
+        HeapError: raised on every PE, if the heap is exhausted and cannot grow (the message names the PE that has no memory), or PEs
+            request different arrays. The heap is unchanged.
 
     Example:
         >>> pgas.full_like(np.ones(3, np.int32), 7).copy_to_host().tolist()
@@ -326,7 +420,7 @@ def full_like(prototype: Any, value: Any, dtype: Any = None, *, shape: Any = Non
 
 
 def _like(function: str, prototype: Any, shape: Any, dtype: Any) -> tuple[Any, Any]:
-    """Return shape and dtype; the prototype's where none is given."""
+    """Return shape and dtype; the prototype's unless others are given."""
     if not hasattr(prototype, "shape") or not hasattr(prototype, "dtype"):
         raise TypeError(f"pgas.{function}: prototype must have a shape and a dtype, as arrays do, not {type(prototype).__name__}")
     return prototype.shape if shape is None else shape, prototype.dtype if dtype is None else dtype
@@ -334,13 +428,13 @@ def _like(function: str, prototype: Any, shape: Any, dtype: Any) -> tuple[Any, A
 
 @host_only
 def free(array: SymmetricArray) -> None:
-    """Free a symmetric array. Collective; waits for this PE's kernels first (OpenSHMEM 1.5, shmem_free).
+    """Free a symmetric array. Collective; first waits for this PE's kernels (OpenSHMEM 1.5: shmem_free).
 
-    Every later use of the array or of a view of it is refused. ``with pgas.zeros(4) as a:`` frees the array at the end of the block. If an
-    exception leaves the block, the array stays until the job ends, as other PEs may not get there.
+    Every later use of the array or of a view of it raises an error. ``with pgas.zeros(4) as a:`` frees the array at the end of the block.
+    If an exception leaves the block, the array stays until the job ends, because other PEs may not reach that line.
 
     Args:
-        array: a result of empty(), zeros(), full() or array(), not a view with another shape or dtype or of a part.
+        array: an array returned by empty(), zeros(), ones(), full(), array(), or a _like form, not a view of one.
 
     Raises:
         ValueError: array is not a symmetric array, or is a view.
@@ -360,15 +454,18 @@ SymmetricArray._free = free
 
 @host_only
 def allgather_object(value: Any) -> list[Any]:
-    """Return the values of all PEs, in the order of PEs. Collective. Values are small and picklable.
+    """Return a list of the values of all PEs, in PE order. Collective. Values should be small and must be picklable.
 
-    Unpickling a value can run code that its sender chose, so every PE must trust all PEs of the job. Nobody else can send a value: PEs that
-    meet at a store authenticate each message by the job's secret before they unpickle it. Under mpirun, MPI carries the values, so you must
-    also trust the network. At a store, the values of all PEs together take at most 256 MiB.
+    Unpickling a value can run code that its sender chose, so every PE must trust all PEs of the job. No other process can send a value,
+    because PEs that use a store authenticate each message with the job's secret before they unpickle it. Under mpirun, MPI carries the
+    values, so the network must also be trusted. With a store, the values of all PEs together take at most 256 MiB.
+
+    Args:
+        value: any picklable object; may differ between PEs.
 
     Raises:
-        BootstrapError: on every PE: a PE's value cannot be pickled or is too large, or PEs make different collective calls. On the PE
-            concerned: a value cannot be unpickled.
+        BootstrapError: raised on every PE, if a PE's value cannot be pickled or is too large, or PEs make different collective calls; on
+            one PE, if that PE cannot unpickle a value.
 
     Example:
         >>> pgas.allgather_object(f"PE {pgas.my_pe()}")[:2]
@@ -379,11 +476,20 @@ def allgather_object(value: Any) -> list[Any]:
 
 @host_only
 def broadcast_object(value: Any, root: int = 0) -> Any:
-    """Return PE root's small, picklable value; other PEs' values are ignored. Collective. Raises as allgather_object().
+    """Return PE root's value on every PE; other PEs' values are ignored. Collective.
 
-    Unpickling a value can run code that its sender chose, so every PE must trust PE root. Nobody else can send a value: PEs that meet at a
-    store authenticate each message by the job's secret before they unpickle it. Under mpirun, MPI carries the value, so you must also trust
-    the network.
+    The value should be small and must be picklable. Unpickling a value can run code that its sender chose, so every PE must trust PE root.
+    No other process can send a value, because PEs that use a store authenticate each message with the job's secret before they unpickle it.
+    Under mpirun, MPI carries the values, so the network must also be trusted.
+
+    Args:
+        value: on PE root, any picklable object; ignored on other PEs.
+        root: number of the PE whose value is returned. Default: 0.
+
+    Raises:
+        ValueError: root is not the number of a PE.
+        BootstrapError: raised on every PE, if the value cannot be pickled or is too large, or PEs make different collective calls; on one
+            PE, if that PE cannot unpickle the value.
 
     Example:
         >>> pgas.broadcast_object({"seed": 3} if pgas.my_pe() == 0 else None)
@@ -396,7 +502,7 @@ def broadcast_object(value: Any, root: int = 0) -> Any:
 
 
 def _exchange(function: str, value: Any, arguments: str = "") -> list[bytes]:
-    """Return the pickles of all PEs' values, in the order of PEs. Collective."""
+    """Return the pickles of all PEs' values, in PE order. Collective."""
     data, failure = b"", None
     try:
         data = pickle.dumps(value)
@@ -415,7 +521,10 @@ def _unpickled(function: str, pe: int, data: bytes) -> Any:
 
 @host_only
 def info() -> dict[str, Any]:
-    """Return a description of the job for benchmark reports: machine, GPU, transport, adapter, engine, number of PEs, versions.
+    """Return a description of the job for benchmark reports: machine, GPUs, transport, NIC, engine, number of PEs, and versions.
+
+    Returns:
+        A dictionary with the keys machine, gpu, gpus, transport, adapter, engine, npes, and versions.
 
     Example:
         >>> pgas.info()["npes"] == pgas.n_pes()

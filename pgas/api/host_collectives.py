@@ -1,13 +1,13 @@
-"""Collectives of teams on the host: at once, or with ``stream=`` in stream order, where a graph may capture them.
+"""Collectives of teams called on the host, immediately or with ``stream=`` in stream order, where a graph may capture them.
 
-A call launches a kernel of one block, which calls the ``_block`` form. (A kernel of the program's own, of several blocks on several
-channels, moves large messages faster.) All members call, in the same order on a channel. Without ``channel=`` a call uses a channel
-that kernels cannot name. Calls on one team and channel must not overlap: on two streams give them two channels.
+A call launches a kernel of one block, which calls the ``_block`` form. (A kernel of the program's own, with several blocks on several
+channels, moves large messages faster.) All members must call, in the same order on a channel. Without ``channel=``, a call uses a channel
+that kernels cannot use. Calls on one team and channel must not overlap: on two streams, use two channels.
 
-Without ``stream`` a call waits for its kernel, so dest is complete on return. With ``stream`` it returns at once; later work in the stream
-may read dest and reuse source. The call raises a TypeError or ValueError and has no effect if the team is None, an array is not
-symmetric, sizes do not fit, the op is not defined for the dtype, or the op, root or channel does not exist. If the team was destroyed, it
-raises a PgasError.
+Without ``stream``, a call waits for its kernel, so dest is complete on return. With ``stream``, it returns immediately; later work in the
+stream may read dest and reuse source. The call raises a TypeError or ValueError and has no effect if the team is None, an array is not
+symmetric, sizes do not match, the op is not defined for the dtype, or the op, root, or channel does not exist. If the team was destroyed,
+it raises a PgasError.
 """
 
 import functools
@@ -46,7 +46,7 @@ _OF_OP = ("reduce", "reducescatter", "inscan", "exscan")
 
 @functools.cache
 def _kernel(function: Callable[..., Any]) -> Kernel:
-    """Make a kernel that calls a collective; it takes one tuple of arguments."""
+    """Make a kernel that calls a collective. It takes one tuple of arguments."""
 
     def kernel(args):  # type: ignore[no-untyped-def]
         function(*args)
@@ -56,7 +56,7 @@ def _kernel(function: Callable[..., Any]) -> Kernel:
 
 @functools.cache
 def _reducing(function: Callable[..., Any], op: Any) -> Kernel:
-    """Make a kernel that calls a reduction, compiled for its op."""
+    """Make a kernel that calls a reduction and is compiled for its op."""
 
     def kernel(team, dest, source, channel):  # type: ignore[no-untyped-def]
         function(team, dest, source, op, channel)
@@ -64,11 +64,11 @@ def _reducing(function: Callable[..., Any], op: Any) -> Kernel:
     return on_stream(kernel, function, _THREADS)
 
 
-#: Elements that dest and source need, by their sizes and the number of members; without an entry both need those of source.
+#: Number of elements that dest and source need, by their sizes and the number of members. Without an entry, both need source's.
 _NEEDED: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
     "fcollect": lambda n, dest, source: (n * source, source),
     "reducescatter": lambda n, dest, source: (dest, n * dest),
-    "collect": lambda n, dest, source: (0, 0),  # what comes is known on the device only
+    "collect": lambda n, dest, source: (0, 0),  # Only the device knows how many arrive.
     "alltoallv": lambda n, dest, source: (0, 0),
 }
 
@@ -77,13 +77,13 @@ _NOT_IN_PLACE: dict[str, Callable[[int, int, int, int], bool]] = {
     "alltoall": lambda n, me, dest, source: n > 1 and source > 0,
     "alltoallv": lambda n, me, dest, source: n > 1 and dest > 0,
     "collect": lambda n, me, dest, source: n > 1 and source > 0,
-    "fcollect": lambda n, me, dest, source: me > 0 and source > 0,  # member 0's own part of dest is the first
+    "fcollect": lambda n, me, dest, source: me > 0 and source > 0,  # Member 0's own part of dest is the first.
     "reducescatter": lambda n, me, dest, source: me > 0 and dest > 0,
 }
 
 
 def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
-    """Check array arguments, sizes, root and op, as the kernel does, but before it is launched. Raises TypeError or ValueError."""
+    """Check array arguments, sizes, root, and op like the kernel, but before it is launched. Raises TypeError or ValueError."""
     job, n, who = runtime.current(), len(team.pes), f"pgas.{name}"
     dest, source = Operand.of(name, "dest", values["dest"]), Operand.of(name, "source", values["source"])
     of_call = source, team, values.get("op"), values.get("root")
@@ -131,7 +131,7 @@ def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
 
 @functools.cache
 def _kind(dtype: np.dtype) -> str:
-    """Return NumPy's kind of a dtype, f for bfloat16."""
+    """Return NumPy's kind of a dtype; f for bfloat16."""
     return "f" if dtype.name == "bfloat16" else dtype.kind
 
 
@@ -173,7 +173,7 @@ def _form(name: str) -> Callable[..., Any]:
 
 @device_function(collectives.fcollect(BLOCK, notes=True))
 def _fcollect_notes(team: Any, dest: Any, source: Any, channel: Any = 0) -> None:
-    """fcollect_block() in team memory."""
+    """Like fcollect_block(), but in team memory."""
 
 
 @functools.cache
@@ -190,8 +190,8 @@ def _gathering() -> Kernel:
 def gather(team: int, dest: int, source: int, members: int, nbytes: int) -> None:
     """Concatenate nbytes of every member at dest. Collective over the team. dest, source: addresses in team memory.
 
-    If nbytes exceeds PGAS_LL_BYTES, members write directly into each other's dest, which still holds the result of the previous gather.
-    So the kernel begins with team_sync: a member arrives only after its host has read that result.
+    If nbytes exceeds PGAS_LL_BYTES, members write directly to each other's dest, which still holds the result of the previous gather.
+    Therefore the kernel begins with team_sync: a member arrives only after its host has read that result.
     """
     unsigned = np.dtype(np.uint8)
     enqueue(_gathering(), 1, 32, None, team, as_array(dest, members * nbytes, unsigned), as_array(source, nbytes, unsigned), wait=True)

@@ -1,6 +1,7 @@
-"""Host functions refuse calls from kernels, with a message.
+"""Host functions reject calls from kernels with an error.
 
-Without this the simulator, where kernels are Python, would perform them, and the compiler would say that pgas has no such attribute.
+Without this check, the simulator, where kernels are Python, would execute them, and the compiler would report that pgas has no such
+attribute.
 """
 
 import functools
@@ -18,7 +19,7 @@ _R = TypeVar("_R")
 
 
 def host_only(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Refuse calls of a public function in kernels: at compile time, in the simulator at the call."""
+    """Make a public function raise an error if a kernel calls it: at compile time, in the simulator at the call."""
 
     def refused(*args: Any, **kwargs: Any) -> NoReturn:
         refuse("host only", function=function.__name__)

@@ -1,24 +1,24 @@
-"""Operations called on the host, at once or on a CUDA stream: the functions of kernels, with ``stream=`` as a further argument.
+"""Device operations called from the host, immediately or on a CUDA stream: the same functions, with the argument ``stream=``.
 
-``put put_nbi get get_nbi iput iget put_signal put_signal_nbi``, ``p g``, every atomic, ``signal_fetch signal_op signal_wait_until``,
-every ``wait_until`` and ``test``, ``set_lock test_lock clear_lock``, ``fence flush quiet quiet_pe barrier_all sync_all`` take the same
-arguments on the host as in a kernel, except qp. A bad argument, or a value that an element cannot hold (``p``), is a ValueError or
-TypeError at the call. The status, indices and values of a wait for several elements are arrays in GPU memory.
+``put put_nbi get get_nbi iput iget put_signal put_signal_nbi``, ``p g``, every atomic, ``signal_fetch signal_op signal_wait_until``, every
+``wait_until`` and ``test``, ``set_lock test_lock clear_lock``, ``fence flush quiet quiet_pe barrier_all sync_all`` take the same arguments
+on the host as in a kernel, except qp. An invalid argument, or a value that an element cannot hold, raises a ValueError or TypeError at the
+call. The status, indices, and values of a wait for several elements must be arrays in GPU memory.
 
-With ``stream=`` (of Numba, cuda.core, CuPy or PyTorch; 0 for the default stream) a call returns at once and is executed in stream order;
-it can be captured into a graph. Completion is as in a kernel. After a put, later work in the stream may reuse the source; the data is
-complete after ``quiet(stream=...)`` or ``barrier_all(stream=...)``, or once the target sees a signal sent later in the stream, after a
-``fence(stream=...)``. After a get, later work in the stream may use the data. A call that returns a value, such as g or a fetching atomic,
-waits for the value and so for all earlier work in the stream; it cannot be captured.
+With ``stream=`` (of Numba, cuda.core, CuPy, or PyTorch; 0 for the default stream), a call returns immediately and is executed in stream
+order; a graph may capture it. Completion is the same as in a kernel. After a put, later work in the stream may reuse the source; the data
+is complete after ``quiet(stream=...)`` or ``barrier_all(stream=...)``, or once the target observes a signal sent later in the stream, after
+a ``fence(stream=...)``. After a get, later work in the stream may use the data. A call that returns a value, such as g or a fetching
+atomic, waits for the value and therefore for all earlier work in the stream; it cannot be captured.
 
-Without ``stream`` a call runs on the default stream and waits: put until its source may be reused, get until the data has arrived. Errors
-of kernels are raised. ``_nbi`` forms do not wait. ``quiet()`` waits for all kernels of this PE and completes their operations;
-``barrier_all()`` does so on every PE; ``sync_all()`` only waits for the other PEs' calls. The default stream waits for kernels of other
-streams. If such a kernel waits for the call itself, the call needs ``stream=`` of a non-blocking stream. In the simulator a stream executes
-each call at once, so a wait for a later call of the same process never ends.
+Without ``stream``, a call runs on the default stream and waits: put until its source may be reused, get until the data has arrived. It
+raises the errors of kernels. ``_nbi`` forms do not wait. ``quiet()`` waits for all kernels of this PE and completes their operations;
+``barrier_all()`` does so on every PE; ``sync_all()`` waits only for the other PEs' calls. The default stream waits for kernels of other
+streams. If such a kernel waits for the call itself, pass a non-blocking stream as ``stream=``. In the simulator, a stream executes each
+call immediately, so a wait for a later call of the same process never ends.
 
-As in a kernel, the local operand of put and get is any GPU memory under p2p; through a NIC it is on the heap or registered
-(pgas.register). synchronize(stream) raises the errors of these calls, as those of users' kernels.
+In kernels and on the host, the local operand of put and get may be in any GPU memory over p2p; through a NIC, it must be on the heap or
+registered (pgas.register). synchronize(stream) raises the errors of these calls and of users' kernels.
 """
 
 import functools
@@ -51,14 +51,15 @@ if not SIMULATOR:
 
 __all__ = ["as_array", "bind", "enqueue", "fetched", "on_stream"]
 
-#: Copies over p2p: least bytes of a block, most blocks, threads of a block; 32 x 1024 threads saturate NVLink (docs/figures.md).
+#: Copies over p2p: minimum number of bytes per block, maximum number of blocks, number of threads per block. 32 x 1024 threads saturate
+#: NVLink (docs/figures.md).
 _SHARE, _BLOCKS, _THREADS = (1 << 15, 32, 1024) if not SIMULATOR else (1 << 15, 4, 32)
 _ONE_WARP = 32
 
-#: A block's share is a multiple of this, so that it is aligned like the whole.
+#: Number of bytes of which a block's part is a multiple, so that the part is aligned like the whole.
 _GRAIN = 512
 
-#: Functions that take integers only, whatever the dtype.
+#: Names of functions that take only integers, whatever the dtype.
 _INTEGRAL = ("signal_op", "signal_wait_until", "wait_until", "test")
 
 _UINT64 = np.dtype(np.uint64)
@@ -70,13 +71,13 @@ _cells = itertools.count()
 
 
 def on_stream(kernel: Callable[..., Any], function: Callable[..., Any], threads: int = _ONE_WARP) -> Kernel:
-    """Compile a kernel that calls a function; name it after the function. threads: most in a block, for which registers must suffice."""
+    """Compile a kernel that calls a function, and name it after the function. threads: maximum number of threads in a block."""
     kernel.__name__ = f"{function.__name__}_on_stream"
     return jit(launch_bounds=threads)(kernel)  # type: ignore[no-any-return]
 
 
 def _copying(copy: Callable[..., Any]) -> Kernel:
-    """Make a kernel that puts or gets bytes; each block copies a share."""
+    """Make a kernel that puts or gets bytes. Each block copies a part."""
 
     def kernel(dest, source, pe):  # type: ignore[no-untyped-def]
         share = (dest.size // cuda.gridDim.x // _GRAIN + 1) * _GRAIN
@@ -88,7 +89,7 @@ def _copying(copy: Callable[..., Any]) -> Kernel:
 
 
 def _striding(copy: Callable[..., Any]) -> Kernel:
-    """Make a kernel that puts or gets strided elements; each block copies a share."""
+    """Make a kernel that puts or gets strided elements. Each block copies a part."""
 
     def kernel(dest, source, dst_stride, src_stride, pe, nelems):  # type: ignore[no-untyped-def]
         share = nelems // cuda.gridDim.x + 1
@@ -137,7 +138,7 @@ def _calling(function: Callable[..., Any], *, arguments: bool, returns: bool) ->
 
 
 def enqueue(kernel: Kernel, grid: int, block: int, stream: Any, *args: Any, wait: bool) -> None:
-    """Launch a kernel on a stream; None: on the default stream, and with ``wait``, wait until the kernel has ended."""
+    """Launch a kernel on a stream. If stream is None, launch it on the default stream and, with ``wait``, wait until it has ended."""
     kernel[grid, block, stream](*args)
     if stream is None and wait:
         runtime.current().synchronize(0)
@@ -147,7 +148,7 @@ def enqueue(kernel: Kernel, grid: int, block: int, stream: Any, *args: Any, wait
 
 
 def _copied(name: str, dest: Any, source: Any, nelems: Any, pe: Any, *, adds: bool = False) -> tuple[Any, Any]:
-    """Check the operands of a copy and return them as flat arrays of bytes. adds: a signal that adds follows the copy."""
+    """Check the operands of a copy, and return them as flat arrays of bytes. adds: whether a signal that adds follows the copy."""
     job = runtime.current()
     job.check_pe(name, pe)
     to, origin = Operand.of(name, "dest", dest), Operand.of(name, "source", source)
@@ -219,14 +220,14 @@ def _strided_copy(name: str, kernel: Kernel) -> Callable[..., None]:
 
 
 def _stride(name: str, argument: str, stride: Any, operand: Operand) -> int:
-    """Check a stride and return it; any stride beyond the operand's size is equal to that size."""
+    """Check a stride and return it. A stride beyond the operand's size has the same effect as that size, which is returned."""
     if not isinstance(stride, (int, np.integer)) or isinstance(stride, bool) or stride < 1:
         raise ValueError(f"pgas.{name}: {argument} must be an integer of 1 or more, not {stride!r}")
     return int(min(stride, max(operand.size, 1)))
 
 
 def _unit(dtype: np.dtype) -> np.dtype:
-    """Return the dtype that stands for all dtypes of the same size and alignment, so that they share a kernel."""
+    """Return the dtype that represents all dtypes of the same size and alignment, so that they share a kernel."""
     part = math.gcd(dtype.itemsize, dtype.alignment, 8)
     number = np.dtype(f"u{part}")
     return number if part == dtype.itemsize else np.dtype([("parts", number, dtype.itemsize // part)], align=True)
@@ -252,7 +253,7 @@ def _copy_and_signal(name: str, *, wait: bool) -> Callable[..., None]:
 
 
 def _element(function: str, name: str, array: Any, idx: Any) -> tuple[Any, np.dtype]:
-    """Check that array[idx] is an element on the heap; return idx as a kernel takes it, and the dtype."""
+    """Check that array[idx] is an element on the heap. Return idx in the form that a kernel takes, and the dtype."""
     operand = Operand.of(function, name, array, contiguous=False)
     operand.check_symmetric(runtime.current())
     if name == "sig" and operand.dtype != _UINT64:
@@ -270,7 +271,7 @@ def _element(function: str, name: str, array: Any, idx: Any) -> tuple[Any, np.dt
 
 
 def _one_thread(function: Callable[..., Any], result: type[int] | None = None) -> Callable[..., Any]:
-    """Return the host form of a function that takes one element or none. result: type of what it returns, if it is not an element's."""
+    """Return the host form of a function that takes at most one element. result: type of its result, unless it is that of the element."""
     signature = inspect.signature(function)
     call = inspect.Signature([p.replace(annotation=p.empty) for name, p in signature.parameters.items() if name != "qp"])
     names = tuple(name for name in call.parameters if name != "stream")
@@ -290,7 +291,7 @@ def _one_thread(function: Callable[..., Any], result: type[int] | None = None) -
             for name in ("value", "cond"):
                 if name in values:
                     check_value(title, name, values[name], dtype, integral=title in _INTEGRAL)
-            if title == "p" and is_float8(dtype):  # kernels take no such numbers as arguments
+            if title == "p" and is_float8(dtype):  # Kernels do not take such numbers as arguments.
                 values["dest"], values["value"] = values["dest"].view(np.uint8), int(np.array(values["value"], dtype).view(np.uint8))
         if "pe" in names:
             job.check_pe(title, values["pe"])

@@ -1,4 +1,4 @@
-"""Waits and tests for several elements called on the host, immediately or on a CUDA stream; host_ops.py describes host calls."""
+"""Waits and tests for several elements called on the host, immediately or on a CUDA stream. host_ops.py describes host calls."""
 
 import functools
 import inspect
@@ -26,7 +26,7 @@ _FUNCTIONS = [getattr(wait, name) for name in wait.__all__ if name != "test"]
 
 @functools.cache
 def _calling(function: Callable[..., Any], *, indexed: bool, masked: bool, returns: bool) -> Kernel:
-    """Make a kernel of one thread that calls a function and stores its result. indexed, masked: it takes indices; it has a status."""
+    """Make a kernel of one thread that calls a function and stores its result. indexed: it takes indices. masked: it has a status."""
     if not returns:
         if masked:
 
@@ -63,7 +63,7 @@ def _calling(function: Callable[..., Any], *, indexed: bool, masked: bool, retur
 
 
 def _ivars(title: str, array: Any) -> Operand:
-    """Check the array whose elements are awaited."""
+    """Check the array whose elements the call waits for or tests."""
     ivars = Operand.of(title, "ivars", array)
     if len(ivars.shape) != 1:
         raise TypeError(refusals.message("row", function=title, name="ivars", count=len(ivars.shape)))
@@ -76,7 +76,7 @@ def _ivars(title: str, array: Any) -> Operand:
 
 
 def _row(title: str, name: str, array: Any) -> int:
-    """Check another array and return its number of elements."""
+    """Check another array, and return its number of elements."""
     row = Operand.of(title, name, array, contiguous=False)
     if len(row.shape) != 1 or row.dtype.kind not in "iu":
         found = f"one of {row.dtype} with the shape {row.shape}"

@@ -1,4 +1,4 @@
-"""@pgas.jit and pgas.launch: compilation with a disk cache for kernels of pgas, checks at launch, and cheap repeated launches."""
+"""@pgas.jit and pgas.launch: compiling kernels with a disk cache, checks at launch, and cheap repeated launches."""
 
 import contextlib
 import dis
@@ -43,26 +43,28 @@ _MOST_CONFIGURED = 64
 
 @host_only
 def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **options: Any) -> Any:
-    """Compile a kernel that may call pgas functions; as ``numba.cuda.jit``, whose options it takes.
+    """Compile a kernel that may call pgas functions. Takes the same options as ``numba.cuda.jit``.
 
-    Beyond numba.cuda.jit: compiled code is kept on disk under a key that holds everything it depends on (pgas, its configuration,
-    the values of globals and the device functions that the kernel uses, the options of all of them); a launch before pgas.init() or
-    after pgas.finalize() is refused; ``kernel[grid, block].bind(*args)`` makes repeated launches cheap. ``kernel.py_func`` is the function.
+    In addition to what numba.cuda.jit does, compiled code is kept on disk under a key that contains everything it depends on (pgas, its
+    configuration, the values of globals and the device functions that the kernel uses, and all their options). A launch before pgas.init()
+    or after pgas.finalize() raises an error. ``kernel[grid, block].bind(*args)`` makes repeated launches cheap. ``kernel.py_func`` is the
+    function.
 
-    With ``device=True`` the result is a device function, which kernels call, as that of ``numba.cuda.jit(device=True)``. Its code is kept
-    with that of the kernels.
+    With ``device=True`` the result is a device function, which kernels may call, like that of ``numba.cuda.jit(device=True)``. Its code is
+    kept with that of the kernels.
 
     Args:
         function: the kernel, without a signature: a launch compiles it for the types of its arguments.
-        cache: keep compiled code on disk, in a folder ``pgas`` that only this user may enter, in the first of these places that permits it:
-            NUMBA_CACHE_DIR if that is set, ``__pycache__`` beside the source, ``~/.cache/numba``. Code that another user owns or may write
-            is never loaded. Every process compiles again what comes from no file (as at the prompt), uses globals without a plain value, or
-            is linked with other code: numba-cuda's own (an array's reshape, float16), or what ``link=`` names.
-        options: for numba.cuda.jit. A thread of a block of 1,024 has 64 registers. Some calls over ibgda need more
-            (``python -m pgas compile --transport ibgda`` prints how many); then use ``launch_bounds=1024``.
+        cache: whether to keep compiled code on disk, in a directory ``pgas`` that only this user may enter, in the first of these locations
+            that permits it: NUMBA_CACHE_DIR if it is set, ``__pycache__`` next to the source, ``~/.cache/numba``. Code that another user
+            owns or may write is never loaded. Every process compiles a kernel again if it comes from no file (such as at the prompt), uses
+            globals without a plain value, or is linked with other code: that of numba-cuda (an array's reshape, float16) or what ``link=``
+            names. Default: True.
+        options: for numba.cuda.jit. In a block of 1,024 threads, a thread has 64 registers. Some calls over ibgda need more
+            (``python -m pgas compile --transport ibgda`` prints how many); use ``launch_bounds=1024`` for them.
 
     Raises:
-        TypeError: function is a signature, a kernel or something else that is no Python function.
+        TypeError: function is not a Python function (for example, a signature or a kernel).
 
     Example:
         >>> @pgas.jit
@@ -91,7 +93,7 @@ def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **opt
 
 
 class Kernel:
-    """A kernel made by @pgas.jit; ``kernel[grid, block, stream, shared_bytes](*args)`` launches it. stream: as pgas.launch()."""
+    """A kernel made by @pgas.jit. ``kernel[grid, block, stream, shared_bytes](*args)`` launches it; stream is like that of launch()."""
 
     __name__: str
     dispatcher: Any
@@ -105,7 +107,7 @@ class Kernel:
 
     @property
     def py_func(self) -> Callable[..., Any]:
-        """The Python function."""
+        """The Python function from which the kernel was made."""
         return backend.function_of(self.dispatcher)  # type: ignore[no-any-return]
 
     def __getitem__(self, configuration: Any) -> "ConfiguredKernel":
@@ -133,20 +135,20 @@ class ConfiguredKernel:
         self._kernel, self._configuration = kernel, configuration
         try:
             self._configured = kernel.dispatcher[configuration]
-        except TypeError:  # Numba's words do not name the kernel
+        except TypeError:  # Numba's message does not name the kernel.
             for name, sizes in zip(("grid", "block"), configuration, strict=False):
                 _three(f"{kernel.__name__}: {name}", sizes)
             raise
         self._described = _described(kernel, configuration)
-        self._launches: dict[Any, launches.Launch] = {}  # by the types of the arguments; on GPUs
+        self._launches: dict[Any, launches.Launch] = {}  # On GPUs, by the types of the arguments.
 
     def __call__(self, *args: Any, **names: Any) -> None:
-        """Launch; returns while the kernel runs (in the simulator: after it has run).
+        """Launch the kernel. Returns while it runs (in the simulator, after it has run).
 
         Raises:
             PgasError: pgas.init() has not run, or pgas.finalize() has; or an argument is a team that was destroyed.
             HeapError: an argument was freed.
-            ValueError: no block of this size fits on an SM: its threads take too many registers, or are more than launch_bounds.
+            ValueError: no block of this size fits on an SM, because its threads take too many registers or exceed launch_bounds.
         """
         if names:
             raise TypeError(
@@ -165,7 +167,7 @@ class ConfiguredKernel:
                 if given is not None:
                     args = launches.unpacked(args)
                 self._configured(*args)
-            except Exception as error:  # cuda.core's class of driver errors is in a private module
+            except Exception as error:  # Not narrower, because cuda.core's class of driver errors is in a private module.
                 if "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES" in str(error):
                     _refuse_threads(self._kernel, _normalized(self._configuration)[1], compiled_for(self._kernel.dispatcher, args))
                 raise
@@ -173,27 +175,27 @@ class ConfiguredKernel:
                 self._keep(args, *given)
 
     def _keep(self, args: tuple[Any, ...], codes: tuple[Any, ...], parameters: bytes) -> None:
-        """Let later launches with arguments of these types go to the driver at once."""
+        """Let later launches with arguments of these types go directly to the driver."""
         compiled = compiled_for(self._kernel.dispatcher, args)
         if compiled.plain and not self._configured._is_kernel_launch_config_sensitive():
             grid, block, stream, shared = _normalized(self._configuration)
             self._launches[codes] = launches.Launch(compiled.kernel, grid, block, shared, int(stream.handle), len(parameters))
 
     def bind(self, *args: Any) -> "BoundLaunch":
-        """Return an object whose call launches the kernel with these arguments, converted once.
+        """Return an object whose call launches the kernel with these arguments, which are converted only once.
 
-        Arrays are bound by address: free none of them while the object is in use.
+        Arrays are bound by address: none of them may be freed while the object is in use.
         """
         runtime.current()
         return BoundLaunch(self._kernel, self._configuration, args)
 
 
 class BoundLaunch:
-    """A launch with its arguments converted; a call costs about a microsecond of host time beyond the driver's."""
+    """A launch with its arguments converted. A call takes about one microsecond of host time in addition to the driver's."""
 
     def __init__(self, kernel: Kernel, configuration: tuple[Any, ...], args: tuple[Any, ...], *, cooperative: bool = False) -> None:
         self._described = _described(kernel, configuration)
-        self._plain: tuple[launches.Launch, bytes] | None = None  # what launches without cuda.core's checks
+        self._plain: tuple[launches.Launch, bytes] | None = None  # A launch without cuda.core's checks, and its parameters.
         self._teams = teams.handles(args)
         runtime.current().teams.check(self._teams)
         if SIMULATOR:
@@ -215,22 +217,22 @@ class BoundLaunch:
         self._launch = functools.partial(cuda_launch, stream, config, function, *parameters)
 
     def __call__(self) -> None:
-        """Launch.
+        """Launch the kernel. Returns while it runs (in the simulator, after it has run).
 
         Raises:
-            PgasError: as ConfiguredKernel.__call__().
+            PgasError: pgas.finalize() has run, or an argument is a team that was destroyed.
         """
         job = runtime.current()
         job.teams.check(self._teams)
         job.launching(*self._described)
-        if not SIMULATOR and self._thread is not threading.current_thread():  # a new thread has no current GPU
+        if not SIMULATOR and self._thread is not threading.current_thread():  # A new thread has no current GPU.
             compiler.enter_device()
         if self._plain is None or not self._plain[0](self._plain[1]):
             self._launch()
 
 
 def _is_key(configuration: tuple[Any, ...]) -> bool:
-    """Whether equal configurations are the same: 1.0 and True equal 1, but must be refused."""
+    """Whether equal configurations are the same. 1.0 and True equal 1, but must be rejected."""
     if 2 <= len(configuration) <= 3 and type(configuration[0]) is type(configuration[1]) is int:
         return len(configuration) == 2 or type(configuration[2]).__hash__ is not None
     sizes = (n for item in (*configuration[:2], *configuration[3:]) for n in (item if type(item) is tuple else (item,)))
@@ -238,7 +240,7 @@ def _is_key(configuration: tuple[Any, ...]) -> bool:
 
 
 def _described(kernel: Kernel, configuration: tuple[Any, ...]) -> tuple[str, int]:
-    """Return the name of a launch for hang reports, and the handle of its stream."""
+    """Return the description of a launch for hang reports, and the handle of its stream."""
     grid, block, *rest = configuration if len(configuration) > 1 else (*configuration, "?")
     stream = streams.handle_of(rest[0] if rest else None)
     return f"{kernel.__name__}[{grid}, {block}]" + (f" on stream {stream:#x}" if stream else ""), stream
@@ -246,25 +248,25 @@ def _described(kernel: Kernel, configuration: tuple[Any, ...]) -> tuple[str, int
 
 @host_only
 def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), stream: Any = 0, shared: int = 0) -> None:
-    """Launch, on all PEs, a kernel whose blocks may wait for each other and for other PEs' kernels. Collective.
+    """Launch a kernel on all PEs. Its blocks may wait for each other and for the kernels of other PEs. Collective.
 
-    All blocks of the grid run at the same time (a cooperative launch), so a wait for any of them ends. Plain launches give no such
-    promise: a block may wait for one that never starts.
+    All blocks of the grid run concurrently (a cooperative launch), so a block may wait for any other. Plain launches give no such
+    guarantee: a block may wait for one that never starts. NVSHMEM: nvshmemx_collective_launch.
 
     Args:
-        kernel: made by @pgas.jit or @cuda.jit.
-        grid: number of blocks, or up to three of them.
-        block: threads per block, or up to three of them.
-        args: the kernel's arguments; device arrays and numbers.
-        stream: of Numba, cuda.core, CuPy or PyTorch; 0 for the default one.
-        shared: bytes of dynamic shared memory.
+        kernel: a kernel made by @pgas.jit or @cuda.jit.
+        grid: number of blocks, or a tuple of up to three.
+        block: number of threads per block, or a tuple of up to three.
+        args: tuple of the kernel's arguments, device arrays and numbers. Default: none.
+        stream: CUDA stream of Numba, cuda.core, CuPy, or PyTorch. Default: the default stream.
+        shared: size of the dynamic shared memory in bytes. Default: 0.
 
     Raises:
         TypeError: kernel is not a kernel, or args is not a tuple.
-        ValueError: on every PE: on some PE the blocks do not all fit on the GPU at once (in the simulator: on an H100, registers not
-            counted), and the text gives the largest grid that fits; or not even one block fits.
+        ValueError: raised on every PE, if on some PE the blocks do not all fit on the GPU concurrently (in the simulator: on an H100,
+            registers not counted), and the message gives the largest grid that fits; or if not even one block fits.
         BootstrapError: PEs launch different kernels.
-        PgasError: args has a team that was destroyed; a PE whose args has none gets a ValueError.
+        PgasError: args contains a team that was destroyed; a PE whose args contain none gets a ValueError.
 
     Example:
         >>> @pgas.jit
@@ -282,7 +284,7 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
         if backend.function_of(kernel) is None:
             raise TypeError(f"pgas.launch: kernel must be made by @pgas.jit or @cuda.jit, not {kernel!r}")
         kernel = _adopted(kernel)
-    if not isinstance(args, tuple):  # otherwise an array would be unpacked into its elements
+    if not isinstance(args, tuple):  # Otherwise an array would be unpacked into its elements.
         raise TypeError(f"pgas.launch: args must be a tuple of the kernel's arguments, not {type(args).__name__}: (array,) if it takes one")
 
     def prepare() -> BoundLaunch:
@@ -310,7 +312,7 @@ def compiled_for(dispatcher: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _refuse_threads(kernel: Kernel, block: tuple[int, ...], compiled: Any) -> None:
-    """Raise ValueError if CUDA runs no block of this size: its threads take more registers than an SM has, or exceed launch_bounds."""
+    """Raise ValueError if CUDA runs no block of this size, because its threads take too many registers or exceed launch_bounds."""
     threads, attributes = math.prod(block), compiled.kernel.attributes
     most = attributes.max_threads_per_block
     if most < threads <= Device().properties.max_threads_per_block:
@@ -337,8 +339,8 @@ def _three(name: str, sizes: Any) -> tuple[int, ...]:
     """Return the sizes of a grid or block in three dimensions.
 
     Raises:
-        TypeError: they are no integers.
-        ValueError: there are none, or more than three.
+        TypeError: sizes are not integers.
+        ValueError: there are no sizes, or more than three.
     """
     given = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,)
     if not all(isinstance(n, (int, np.integer)) for n in given):
@@ -353,7 +355,7 @@ def _three(name: str, sizes: Any) -> tuple[int, ...]:
 
 @functools.cache
 def _library_hash() -> str:
-    """Hash of pgas's own sources, which Numba's key does not cover."""
+    """Return the hash of pgas's own sources, which Numba's key does not cover."""
     digest = hashlib.sha256(__version__.encode())
     for path in _sources():
         digest.update(path.read_bytes())
@@ -361,16 +363,16 @@ def _library_hash() -> str:
 
 
 def _sources() -> list[Path]:
-    """The source files of device code and of its constants."""
+    """Return the source files of device code and of its constants."""
     folders = [Path(folder) for package in (kernels, mlx5) for folder in package.__path__]
     return sorted([Path(__file__), *(path for folder in folders for path in folder.rglob("*.py"))])
 
 
 def _fingerprint(function: Any) -> str:
-    """Hash of what a kernel (a function, or a dispatcher with its options) depends on.
+    """Return the hash of everything a kernel depends on. function: a function, or a dispatcher with its options.
 
     Raises:
-        Uncacheable: see _dependencies.
+        Uncacheable: see _dependencies().
     """
     digest = hashlib.sha256()
     for part in _dependencies(function, set()):
@@ -379,10 +381,10 @@ def _fingerprint(function: Any) -> str:
 
 
 def _dependencies(function: Any, seen: set[Any]) -> list[bytes]:
-    """Code, defaults and options of the function and of every device function it names, and the values of its globals.
+    """Return code, defaults, and options of a function and of every device function it names, and the values of its globals.
 
     Raises:
-        Uncacheable: it uses a global that is neither a plain value nor code nor a module.
+        Uncacheable: the function uses a global that is neither a plain value nor code nor a module.
     """
     parts = []
     for option, value in sorted(compiler.options_of(function).items()):
@@ -396,11 +398,12 @@ def _dependencies(function: Any, seen: set[Any]) -> list[bytes]:
     names = tuple(name for code in codes for name in code.co_names)
     for code in codes:
         plain = [c for c in code.co_consts if not isinstance(c, types.CodeType)]
-        constants = [sorted(map(repr, c)) if isinstance(c, frozenset) else c for c in plain]  # whose order is not defined
+        # Sorted, because a frozenset has no defined order.
+        constants = [sorted(map(repr, c)) if isinstance(c, frozenset) else c for c in plain]
         parts += [code.co_code, repr((constants, code.co_names, code.co_varnames, code.co_freevars, code.co_argcount)).encode()]
     variables: dict[str, Any] = {name: function.__globals__[name] for name in _global_names(codes) if name in function.__globals__}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # an empty cell: the compiler will say so
+        with contextlib.suppress(ValueError):  # The compiler will report an empty cell.
             variables[name] = cell.cell_contents
     variables["defaults of the arguments"] = (function.__defaults__, *sorted((function.__kwdefaults__ or {}).items()))
     for name, value in sorted(variables.items()):
@@ -409,7 +412,7 @@ def _dependencies(function: Any, seen: set[Any]) -> list[bytes]:
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """The code of a function and of those defined in it."""
+    """Yield the code of a function and of the functions defined in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -422,7 +425,7 @@ def _global_names(codes: Iterable[types.CodeType]) -> set[str]:
 
 
 def _versioned(module: str) -> bool:
-    """Whether a module's code is in the key already, by a version (Compiler.versions) or by _library_hash()."""
+    """Whether the key already covers a module's code, by a version (Compiler.versions) or by _library_hash()."""
     versioned = ("pgas", *compiler.packages, "numpy", "math", "operator")
     return module.split(".")[0] in versioned and not module.startswith("pgas.perftests")
 
@@ -448,7 +451,7 @@ def _value(value: Any, names: tuple[str, ...], seen: set[Any]) -> list[bytes]:
     if isinstance(value, enum.EnumType):
         members: Any = value.__members__
         return [part for name, member in members.items() for part in (name.encode(), *_value(member, names, seen))]
-    if isinstance(value, teams.Handle):  # whose repr() names the members
+    if isinstance(value, teams.Handle):  # Not its repr(), which names the members.
         return [repr(int(value)).encode()]
     if isinstance(value, (int, float, complex, str, bytes, bool, type(None), np.generic, np.dtype)):
         return [repr(value).encode()]

@@ -1,4 +1,4 @@
-"""Array operands of host calls: address, shape and dtype, and the checks on them."""
+"""Array operands of host calls: their address, shape, and dtype, and the checks on them."""
 
 import functools
 import math
@@ -23,9 +23,9 @@ __all__ = ["Operand", "on_heap"]
 class Operand:
     """An array argument. A symmetric array keeps those that were made of it, for further calls."""
 
-    function: str  #: the function called
-    name: str  #: of the argument
-    address: int  #: of the first element
+    function: str  #: Name of the function called
+    name: str  #: Name of the argument
+    address: int  #: Address of the first element
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: np.dtype
@@ -35,9 +35,9 @@ class Operand:
         """Read an array's description.
 
         Raises:
-            TypeError: not an array in GPU memory (in the simulator: nor a NumPy array).
-            ValueError: it is not contiguous, but must be.
-            HeapError: a symmetric array that was freed.
+            TypeError: array is not an array in GPU memory (in the simulator: nor a NumPy array).
+            ValueError: array is not contiguous, but must be.
+            HeapError: array is a symmetric array that was freed.
         """
         block = block_of(array)
         if block is not None and not block.freed and (kept := array.__dict__.get("_pgas_operands")) is not None:
@@ -60,7 +60,7 @@ class Operand:
         interface = getattr(array, "__cuda_array_interface__", None)
         if interface is None:
             raise TypeError(f"pgas.{function}: {name} must be an array in the GPU's memory, not {type(array).__name__}")
-        known = getattr(array, "dtype", None)  # the interface gives only the size of records
+        known = getattr(array, "dtype", None)  # The interface gives only the size of records.
         dtype = known if isinstance(known, np.dtype) else np.dtype(interface["typestr"])
         shape = tuple(interface["shape"])
         strides = tuple(interface.get("strides") or _strides(shape, dtype.itemsize))
@@ -73,7 +73,7 @@ class Operand:
 
     @functools.cached_property
     def order(self) -> str | None:
-        """C or F, the order of its elements in memory; None if it is not contiguous."""
+        """C or F, the order of its elements in memory, or None if it is not contiguous."""
         real = [(n, stride) for n, stride in zip(self.shape, self.strides, strict=True) if n != 1]
         for order, axes in (("C", real), ("F", real[::-1])):
             if not self.size or [s for _, s in axes] == list(_strides(tuple(n for n, _ in axes), self.dtype.itemsize)):
@@ -82,7 +82,7 @@ class Operand:
 
     @functools.cached_property
     def extent(self) -> tuple[int, int]:
-        """The address of the first byte and the address after the last."""
+        """Address of the first byte, and address just past the last byte."""
         if not self.size:
             return self.address, self.address
         reach = [stride * (n - 1) for n, stride in zip(self.shape, self.strides, strict=True)]
@@ -90,10 +90,10 @@ class Operand:
         return low, self.address + sum(r for r in reach if r > 0) + self.dtype.itemsize
 
     def check_pair(self, source: "Operand") -> None:
-        """Refuse a source whose bytes cannot be copied here unchanged.
+        """Check that the bytes of a source can be copied here unchanged.
 
         Raises:
-            TypeError: dtype, number of dimensions or order differ.
+            TypeError: dtype, number of dimensions, or order differ.
         """
         if source.dtype is self.dtype and len(source.shape) == len(self.shape) == 1:
             return
@@ -110,25 +110,25 @@ class Operand:
             raise TypeError(f"pgas.{self.function}: source is in {source.order} order, dest in {self.order} order; they must be the same")
 
     def check_symmetric(self, job: runtime.Job) -> None:
-        """Refuse an operand that is not on this PE's symmetric heap.
+        """Check that the operand is on this PE's symmetric heap.
 
         Raises:
             ValueError: it is not.
         """
-        if self.size and not on_heap(job, *self.extent):  # an empty array has no address on GPUs
+        if self.size and not on_heap(job, *self.extent):  # An empty array has no address on GPUs.
             raise ValueError(f"pgas.{self.function}: {self.name} must be on the symmetric heap (pgas.empty and its like)")
 
     def check_local(self, nbytes: int, job: runtime.Job, pe: int, *, adds: bool = False) -> None:
-        """Refuse a local operand that the path to PE pe cannot reach.
+        """Check that the transport to PE pe can access a local operand.
 
         Args:
-            nbytes: the used part of it.
+            nbytes: size of its used part in bytes.
             job: the job.
             pe: the PE at the other end.
-            adds: a signal that adds follows the copy.
+            adds: whether a signal that adds follows the copy.
 
         Raises:
-            ValueError: a NIC cannot reach it.
+            ValueError: a NIC cannot access it.
         """
         start, end = self.address, self.address + nbytes
         by_nic = job.nic is not None and not job.stores_to(pe, adds=adds)

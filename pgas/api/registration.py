@@ -1,4 +1,4 @@
-"""Registration of memory from other libraries, as local operands of put and get through a NIC (NVSHMEM's nvshmemx_buffer_register)."""
+"""Registration of memory of other libraries, as local operands of put and get through a NIC (NVSHMEM: nvshmemx_buffer_register)."""
 
 from typing import Any
 
@@ -11,29 +11,29 @@ __all__ = ["register", "unregister"]
 
 @host_only
 def register(array: Any) -> None:
-    """Register ``array``, of another library, as a local operand: the source of a put, the dest of a get.
+    """Register an array of another library so that it can be a local operand: the source of a put or the dest of a get.
 
-    Through a NIC, kernels launched afterwards can use it. Under p2p any GPU memory may be a local operand, and this only checks the
-    argument. Not collective. The array is kept alive until unregister() or finalize().
+    Kernels launched afterward can then use it through a NIC. Over p2p, any GPU memory may be a local operand, and the call only checks the
+    argument. Not collective. The array is kept alive until unregister() or finalize(). NVSHMEM: nvshmemx_buffer_register.
 
-    The memory from the array's first to its last byte is registered; views of it may be operands too.
+    The memory from the array's first to its last byte is registered, so views of the array may also be operands.
 
-    Over the software card on GPUs, the array must be in memory of cudaMalloc, which CUDA shares between processes: of Numba, CuPy's default
-    pool or PyTorch's, not of cudaMallocAsync or PyTorch's expandable_segments. The card holds the memory to the end of the job, even if it
-    is freed. cudaMalloc puts small allocations into blocks of 2 MiB, and a job can register only one allocation of a block: register one
-    large array and use views of it, or arrays of a pool.
+    Over the software NIC on GPUs, the array must be in memory of cudaMalloc, which CUDA shares between processes: that of Numba, CuPy's
+    default pool, or PyTorch's, not that of cudaMallocAsync or PyTorch's expandable_segments. The software NIC holds the memory until the
+    end of the job, even if it is freed. cudaMalloc puts small allocations into blocks of 2 MiB, and a job can register only one allocation
+    per block: register one large array and use views of it, or use arrays of a pool.
 
-    In the simulator, the array is a NumPy array or a device array of Numba in plain memory. Its pages, with other data on its first and
-    last page, are replaced by pages that the card can map; no thread outside Python may write to them meanwhile. A NumPy array can be an
-    operand on the host only: as an argument of a kernel Numba copies it, and the copy is not registered.
+    In the simulator, the array must be a NumPy array, or a Numba device array, in ordinary process memory. Its pages, including other data
+    on the first and last page, are replaced by pages that the software NIC can map; no thread outside Python may write to them meanwhile. A
+    NumPy array can be an operand only on the host, because Numba copies it as an argument of a kernel, and the copy is not registered.
 
     Args:
-        array: with ``__cuda_array_interface__`` (PyTorch, CuPy, Numba); any dtype and strides.
+        array: object with ``__cuda_array_interface__`` (PyTorch, CuPy, Numba), of any dtype and strides.
 
     Raises:
-        TypeError: it is not an array in GPU memory.
-        ValueError: it is empty, on the symmetric heap, or registered already.
-        TransportError: the NIC cannot reach it, or 256 arrays are registered.
+        TypeError: array is not an array in GPU memory.
+        ValueError: array is empty, on the symmetric heap, or already registered.
+        TransportError: the NIC cannot access the array, or 256 arrays are registered.
 
     Example:
         >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
@@ -59,13 +59,14 @@ def register(array: Any) -> None:
 
 @host_only
 def unregister(array: Any) -> None:
-    """Undo register(). Waits for this PE's kernels first. Not collective.
+    """Undo register(). First waits for this PE's kernels. Not collective (NVSHMEM: nvshmemx_buffer_unregister).
 
     Args:
         array: the registered array, or a view that begins at its first byte.
 
     Raises:
-        ValueError: it is not registered.
+        TypeError: array is not an array in GPU memory.
+        ValueError: array is not registered.
         DeviceError: a kernel of this PE found an error.
 
     Example:

@@ -13,13 +13,13 @@ __all__ = ["check_code", "check_value"]
 
 
 def check_value(function: str, name: str, value: Any, dtype: np.dtype, *, integral: bool = False) -> None:
-    """Refuse a value that an element of a dtype cannot hold. Kernels convert other values, floats to integers toward zero.
+    """Check that an element of a dtype can hold a value. Kernels convert other values, floats to integers toward zero.
 
-    integral: only integers are allowed.
+    integral: whether only integers are allowed.
 
     Raises:
-        TypeError: it is not a number, or complex for a real element, or not an integer where only integers are allowed.
-        ValueError: it is beyond the range of an integer dtype.
+        TypeError: value is not a number, is complex for a real element, or is not an integer although only integers are allowed.
+        ValueError: value is out of the range of an integer dtype.
     """
     if type(value) is int and dtype.kind in "iu":
         low, high = _bounds(dtype)
@@ -32,17 +32,17 @@ def check_value(function: str, name: str, value: Any, dtype: np.dtype, *, integr
     if dtype.kind in "iu":
         low, high = _bounds(dtype)
         number: Any = value.item() if isinstance(value, np.generic) else value
-        if not low - 1 < number < high + 1:  # false for nan
+        if not low - 1 < number < high + 1:  # False for NaN.
             raise ValueError(f"pgas.{function}: {name} must be from {low} to {high}, the range of {dtype}, not {value}")
 
 
 def check_code(function: str, name: str, code: Any, codes: type[IntEnum]) -> int:
-    """Refuse an op or a cmp that does not exist, and return it as an integer.
+    """Check that an op or cmp exists, and return it as an integer.
 
     Raises:
-        ValueError: it does not.
+        ValueError: it does not exist.
     """
-    other = type(code) in CONSTANTS and type(code) is not codes  # pgas.SUM has the number of pgas.SIGNAL_SET
+    other = type(code) in CONSTANTS and type(code) is not codes  # For example, pgas.SUM has the number of pgas.SIGNAL_SET.
     if other or not isinstance(code, (int, np.integer)) or isinstance(code, bool) or int(code) not in _numbers(codes):
         raise ValueError(
             refusals.message("no such code", who=f"pgas.{function}", name=name, allowed=refusals.choices(codes), wanted=_shown(code))
@@ -52,7 +52,7 @@ def check_code(function: str, name: str, code: Any, codes: type[IntEnum]) -> int
 
 @functools.cache
 def _bounds(dtype: np.dtype) -> tuple[int, int]:
-    """Return the least and the greatest value of an integer dtype."""
+    """Return the minimum and the maximum value of an integer dtype."""
     return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
 
@@ -62,7 +62,7 @@ def _numbers(codes: type[IntEnum]) -> frozenset[int]:
 
 
 def _shown(value: Any) -> str:
-    """Return a number as text, other values as the name of their type."""
+    """Return a number as text, and the type's name for other values."""
     if type(value) in CONSTANTS:
         return CONSTANTS[type(value)]
     return f"{value}" if isinstance(value, (int, float, np.number)) else type(value).__name__
