@@ -121,7 +121,9 @@ def freeze(wanted: Constants) -> None:
         wanted = replace(wanted, big_endian=_frozen.big_endian)  # unknown until its own NIC is open
     if _frozen is not None and _frozen != wanted:
         changed = [f"{k} was {v!r}, now {getattr(wanted, k)!r}" for k, v in vars(_frozen).items() if v != getattr(wanted, k)]
-        raise PgasError(f"pgas was initialised with another configuration before in this process ({'; '.join(changed)}): start a new one")
+        raise PgasError(
+            f"pgas was already initialized in this process with a different configuration ({'; '.join(changed)}); start a new process"
+        )
     _frozen, STRIDE_SHIFT = wanted, wanted.stride_shift
     SHIFT, OFFSET_MASK = constant(STRIDE_SHIFT), constant((1 << STRIDE_SHIFT) - 1)
     NUM_QPS, DEPTH, RING_SIZE = constant(wanted.num_qps), constant(wanted.depth), constant(wanted.ring)

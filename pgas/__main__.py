@@ -17,7 +17,7 @@ __all__ = ["main"]
 #: By command, its help text, and the module of its functions add_arguments(parser) and run(arguments), which may import the compiler.
 _COMMANDS = {
     "info": ("variables, PEs, GPUs, window, heap, transports", "pgas.doctor.info"),
-    "hca": ("software cards of this machine", "pgas.doctor.hca"),
+    "hca": ("software NICs of this machine", "pgas.doctor.hca"),
     "topo": ("distances of GPUs and NICs, peer access, the NIC of each GPU", "pgas.doctor.topo"),
     "compile": ("registers, spills and instructions of a program's kernels", "pgas.compile"),
     "doctor": ("check this machine and print remedies", "pgas.doctor.report"),

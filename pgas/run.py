@@ -113,12 +113,10 @@ def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
     form = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog=name, description=__doc__, formatter_class=form, unread={"PGAS_TRANSPORT"})  # The program may register transports.
     count = within(1, MAX_PES)
-    parser.add_argument("-n", type=count, default=1, metavar="N", help="PEs on this machine (default: 1)")
-    parser.add_argument("--nnodes", type=count, default=1, metavar="N", help="machines (default: 1)")
-    parser.add_argument(
-        "--node-rank", type=within(0, MAX_PES - 1), default=0, metavar="I", help="number of this machine, from 0 (default: 0)"
-    )
-    parser.add_argument("--master", type=host_and_port, metavar="HOST:PORT", help="where machine 0 listens; with --nnodes")
+    parser.add_argument("-n", type=count, default=1, metavar="N", help="number of PEs on this node (default: 1)")
+    parser.add_argument("--nnodes", type=count, default=1, metavar="N", help="number of nodes (default: 1)")
+    parser.add_argument("--node-rank", type=within(0, MAX_PES - 1), default=0, metavar="I", help="number of this node, from 0 (default: 0)")
+    parser.add_argument("--master", type=host_and_port, metavar="HOST:PORT", help="address at which node 0 listens; required with --nnodes")
     parser.add_argument("-m", action="store_true", dest="module", help="the program is a Python module")
     parser.add_argument("program", help="program")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments").required = False  # Otherwise errors name it.
@@ -227,11 +225,11 @@ def _meet(asked: argparse.Namespace, ending: contextlib.ExitStack) -> tuple[Addr
     def give_up() -> None:
         if time.monotonic() > late:
             missing = ", ".join(map(str, sorted(launchers.missing or ())))
-            raise BootstrapError(f"machine {missing} of {asked.nnodes} has not come to {address} (--node-rank {missing})")
+            raise BootstrapError(f"node {missing} of {asked.nnodes} has not connected to {address} (--node-rank {missing})")
 
     counts = exchange(launchers, asked.n, give_up)
     if sum(counts) > MAX_PES:
-        raise BootstrapError(f"the machines start {' + '.join(map(str, counts))} PEs, and a job has at most {MAX_PES}")
+        raise BootstrapError(f"the nodes start {' + '.join(map(str, counts))} PEs, but a job has at most {MAX_PES}")
     return address, sum(counts[: asked.node_rank]), sum(counts), launchers
 
 
@@ -321,7 +319,7 @@ def _watch(
                 if launchers is not None:
                     status = launchers.say_fate(pe.rank, how, status)
                 time.sleep(0.2)  # The PE's own watcher, which prints the same, must come first.
-                reason = f"{pe.name} {how}" + (": the job cannot go on" if code < 0 else ", ending the job")
+                reason = f"{pe.name} {how}" + (": the job cannot continue" if code < 0 else ", ending the job")
                 word.say(functools.partial(say, reason))
         if asked_to_end:
             received = asked_to_end.pop()

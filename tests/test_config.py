@@ -62,32 +62,32 @@ def test_good_value(name, text, value, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "text", "allowed"),
     [
-        ("PGAS_SYMMETRIC_SIZE", "", "a number with an optional unit K, M, G or T"),
-        ("PGAS_SYMMETRIC_SIZE", "lots", "a number with an optional unit K, M, G or T"),
-        ("PGAS_SYMMETRIC_SIZE", "-1G", "a number with an optional unit K, M, G or T"),
-        ("PGAS_SYMMETRIC_SIZE", "1P", "a number with an optional unit K, M, G or T"),
-        ("PGAS_SYMMETRIC_SIZE", "1e9", "a number with an optional unit K, M, G or T"),
+        ("PGAS_SYMMETRIC_SIZE", "", "a number with an optional unit K, M, G, or T"),
+        ("PGAS_SYMMETRIC_SIZE", "lots", "a number with an optional unit K, M, G, or T"),
+        ("PGAS_SYMMETRIC_SIZE", "-1G", "a number with an optional unit K, M, G, or T"),
+        ("PGAS_SYMMETRIC_SIZE", "1P", "a number with an optional unit K, M, G, or T"),
+        ("PGAS_SYMMETRIC_SIZE", "1e9", "a number with an optional unit K, M, G, or T"),
         ("PGAS_SYMMETRIC_SIZE", "0", "at least 1 byte"),
         ("PGAS_SYMMETRIC_SIZE", "0.5", "at least 1 byte"),
         *(("PGAS_LL_BYTES", text, "a power of two from 64 to 1048576 (units K, M)") for text in ("0", "16", "96", "2M")),
-        ("PGAS_SYMMETRIC_SIZE", "\N{FULLWIDTH DIGIT ONE}G", "a number with an optional unit K, M, G or T"),
-        ("PGAS_SYMMETRIC_SIZE", "9" * 60, "a number with an optional unit K, M, G or T"),
-        ("PGAS_TIMEOUT", "6_0", "more than 0, less than 1e9 seconds"),
-        ("PGAS_TIMEOUT", "\N{FULLWIDTH DIGIT ONE}", "more than 0, less than 1e9 seconds"),
-        ("PGAS_SIM_WEAK", str(1 << 64), "a non-negative integer seed of 64 bits"),
+        ("PGAS_SYMMETRIC_SIZE", "\N{FULLWIDTH DIGIT ONE}G", "a number with an optional unit K, M, G, or T"),
+        ("PGAS_SYMMETRIC_SIZE", "9" * 60, "a number with an optional unit K, M, G, or T"),
+        ("PGAS_TIMEOUT", "6_0", "must be a number of seconds greater than 0 and less than 1e9"),
+        ("PGAS_TIMEOUT", "\N{FULLWIDTH DIGIT ONE}", "must be a number of seconds greater than 0 and less than 1e9"),
+        ("PGAS_SIM_WEAK", str(1 << 64), "must be a non-negative integer of at most 64 bits"),
         ("PGAS_SOFTHCA_FAULTS", "seed=1_0", "'1_0' is not an integer"),
-        ("PGAS_MAX_MEMORY_PER_GPU", "all", "a number with an optional unit K, M, G or T"),
+        ("PGAS_MAX_MEMORY_PER_GPU", "all", "a number with an optional unit K, M, G, or T"),
         ("PGAS_TRANSPORT", "tcp", "auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"),
         ("PGAS_TRANSPORT", "", "auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"),
-        ("PGAS_TIMEOUT", "0", "more than 0, less than 1e9 seconds"),
-        ("PGAS_TIMEOUT", "-3", "more than 0, less than 1e9 seconds"),
-        ("PGAS_TIMEOUT", "1e9", "more than 0, less than 1e9 seconds"),
-        ("PGAS_TIMEOUT", "nan", "more than 0, less than 1e9 seconds"),
-        ("PGAS_TIMEOUT", "inf", "more than 0, less than 1e9 seconds"),
+        ("PGAS_TIMEOUT", "0", "must be a number of seconds greater than 0 and less than 1e9"),
+        ("PGAS_TIMEOUT", "-3", "must be a number of seconds greater than 0 and less than 1e9"),
+        ("PGAS_TIMEOUT", "1e9", "must be a number of seconds greater than 0 and less than 1e9"),
+        ("PGAS_TIMEOUT", "nan", "must be a number of seconds greater than 0 and less than 1e9"),
+        ("PGAS_TIMEOUT", "inf", "must be a number of seconds greater than 0 and less than 1e9"),
         ("PGAS_TIMEOUT", "soon", "seconds"),
         ("PGAS_DEBUG", "info,verbose", "info, check, strict"),
         ("PGAS_ENGINE", "fpga", "one of auto, cpu, cuda"),
-        ("PGAS_SOFTHCA_DEVICE", "GPU-0", "the number of a GPU as CUDA counts them, or empty"),
+        ("PGAS_SOFTHCA_DEVICE", "GPU-0", "must be a CUDA device ordinal, or empty"),
         ("PGAS_SOFTHCA_SMS", "-1", "an integer from 0 to 1024"),
         ("PGAS_HCA", "", "auto, softhca, or an RDMA device"),
         ("PGAS_HCA", "mlx5_0:0", "auto, softhca, or an RDMA device"),
@@ -98,19 +98,19 @@ def test_good_value(name, text, value, monkeypatch):
         ("PGAS_IB_TIMEOUT", "0", "an integer from 1 to 31"),
         ("PGAS_IB_RETRY_COUNT", "8", "an integer from 0 to 7"),
         ("PGAS_IBGDA_NIC_HANDLER", "dpu", "one of auto, gpu, cpu"),
-        ("PGAS_SOFTHCA_FAULTS", "crash", "no fault 'crash'"),
-        ("PGAS_SOFTHCA_FAULTS", "fail=3:0x99", "0x99 is no syndrome of a CQE"),
-        ("PGAS_SOFTHCA_FAULTS", "fail=3", "fail=<n>:<syndrome of a CQE>"),
-        ("PGAS_SOFTHCA_FAULTS", f"fail={1 << 63}:5", "fail is at least 0 and less than 2^63"),
-        ("PGAS_SOFTHCA_FAULTS", f"seed=1,stop={1 << 63}", "stop is at least 0 and less than 2^63"),
-        ("PGAS_SOFTHCA_FAULTS", "stop=-1", "stop is at least 0 and less than 2^63"),
+        ("PGAS_SOFTHCA_FAULTS", "crash", "unknown fault 'crash'"),
+        ("PGAS_SOFTHCA_FAULTS", "fail=3:0x99", "0x99 is not a CQE syndrome"),
+        ("PGAS_SOFTHCA_FAULTS", "fail=3", "fail=<n>:<CQE syndrome>"),
+        ("PGAS_SOFTHCA_FAULTS", f"fail={1 << 63}:5", "fail must be at least 0 and less than 2^63"),
+        ("PGAS_SOFTHCA_FAULTS", f"seed=1,stop={1 << 63}", "stop must be at least 0 and less than 2^63"),
+        ("PGAS_SOFTHCA_FAULTS", "stop=-1", "stop must be at least 0 and less than 2^63"),
         ("PGAS_SOFTHCA_FAULTS", "stop=soon", "stop=<n>"),
-        ("PGAS_SOFTHCA_FAULTS", "seed=-1", "seed is at least 0 and less than 2^64"),
-        ("PGAS_SOFTHCA_FAULTS", "fail_qpn=0x1000000", "fail_qpn is at least 0 and less than 2^24"),
+        ("PGAS_SOFTHCA_FAULTS", "seed=-1", "seed must be at least 0 and less than 2^64"),
+        ("PGAS_SOFTHCA_FAULTS", "fail_qpn=0x1000000", "fail_qpn must be at least 0 and less than 2^24"),
         ("PGAS_SOFTHCA_FAULTS", "delay=nan", "'nan' is not a number"),
-        ("PGAS_SIM_WEAK", "-1", "a non-negative integer seed of 64 bits, or empty for off"),
-        ("PGAS_SIM_WEAK", "yes", "a non-negative integer seed of 64 bits, or empty for off"),
-        ("PGAS_SIM_WEAK", "\N{SUPERSCRIPT TWO}", "a non-negative integer seed of 64 bits, or empty for off"),
+        ("PGAS_SIM_WEAK", "-1", "must be a non-negative integer of at most 64 bits, or empty for off"),
+        ("PGAS_SIM_WEAK", "yes", "must be a non-negative integer of at most 64 bits, or empty for off"),
+        ("PGAS_SIM_WEAK", "\N{SUPERSCRIPT TWO}", "must be a non-negative integer of at most 64 bits, or empty for off"),
     ],
 )
 def test_bad_value_names_variable_value_and_what_is_allowed(name, text, allowed, monkeypatch):
@@ -123,7 +123,7 @@ def test_bad_value_names_variable_value_and_what_is_allowed(name, text, allowed,
 
 def test_bad_word_is_named(monkeypatch):
     monkeypatch.setenv("PGAS_DEBUG", "info,verbose,loud")
-    with pytest.raises(ValueError, match="PGAS_DEBUG=info,verbose,loud: loud, verbose: not among info, check, strict"):
+    with pytest.raises(ValueError, match="PGAS_DEBUG=info,verbose,loud: unknown: loud, verbose; must be among info, check, strict"):
         config.read("PGAS_DEBUG")
 
 
@@ -147,7 +147,7 @@ def test_sizes_parse_or_are_refused_by_name(text):
     except ValueError as error:
         refusal = str(error)
     assert size >= 0
-    assert refusal in ("", f"'{printable(text)}' is not a size (a number with an optional unit K, M, G or T)")
+    assert refusal in ("", f"'{printable(text)}' is not a size (a number with an optional unit K, M, G, or T)")
 
 
 def test_unknown_variables(monkeypatch):

@@ -108,7 +108,7 @@ def get(name: str) -> Transport:
         near, _, far = name.partition(",")
         return Pair(_registered[near], _registered[far])
     if name not in _registered:
-        raise TransportError(f"PGAS_TRANSPORT={name}: this version of pgas has no such transport; there are {', '.join(_registered)}")
+        raise TransportError(f"PGAS_TRANSPORT={name}: this version of pgas has no such transport; available: {', '.join(_registered)}")
     return _registered[name]
 
 

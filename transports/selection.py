@@ -140,7 +140,7 @@ def _refusal(device: Device, port: Port, suits: Suits, gpu_pci: str | None) -> s
     if not port.active:
         return f"is {port.down}"
     if gpu_pci is not None and device.pci is None:
-        return "is of a software device, which cannot reach GPU memory"
+        return "belongs to a software device, which cannot access GPU memory"
     return suits(device, port)
 
 

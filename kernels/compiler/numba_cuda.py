@@ -383,7 +383,7 @@ class Compiled:
         for type_, value in zip(self._kernel.argument_types, args, strict=True):
             self._kernel._prepare_args(type_, value, stream, copies, flat)
         if copies:
-            raise TypeError("a host array cannot be bound: it would be copied once only; use a device array")
+            raise TypeError("a host array cannot be bound, because it would be copied only once; use a device array")
         return flat
 
 

@@ -212,7 +212,7 @@ def unwritable(options: Options) -> str | None:
     """Return why a file that a flag requests cannot be written."""
     for flag, path in (("--json", options.json), ("--plot", options.plot)):
         if path is not None and (Path(path).is_dir() or not os.access(Path(path).absolute().parent, os.W_OK)):
-            return f"argument {flag}: {path} cannot be written; it must be a file in a folder that exists"
+            return f"argument {flag}: {path} cannot be written; it must be a file in a directory that exists"
     if options.plot is not None and (why := plot.lacking()) is not None:
         return f"argument --plot: {why}"
     return None

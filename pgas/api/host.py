@@ -73,9 +73,9 @@ def init(
         True
     """
     if sum(given is not None for given in (comm, unique_id, process_group)) > 1:
-        raise ValueError("pgas.init: one of comm, unique_id and process_group may be given")
+        raise ValueError("pgas.init: at most one of comm, unique_id, and process_group may be given")
     if len({unique_id is None, rank is None, size is None}) > 1:
-        raise ValueError("pgas.init: unique_id, rank and size are given together")
+        raise ValueError("pgas.init: unique_id, rank, and size must be given together")
     given = None
     if process_group is not None:
         given = rendezvous.of_process_group(process_group) if not runtime.active() else None

@@ -313,7 +313,7 @@ def fetched(title: str, kernel: Kernel, dtype: np.dtype, stream: Any, *args: Any
         PgasError: the stream is being captured.
     """
     if streams.capturing(stream):
-        raise PgasError(f"pgas.{title} waits for the value that it returns: it cannot be captured; call it in a kernel")
+        raise PgasError(f"pgas.{title} cannot be captured, because it waits for the value that it returns; call it in a kernel")
     job = runtime.current()
     address = layout.RESULTS + next(_cells) % layout.N_RESULTS * layout.RESULT_SIZE
     enqueue(kernel, 1, 1, stream, as_array(address, 1, dtype), *args, wait=False)

@@ -81,11 +81,11 @@ def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **opt
     if function is None:
         return functools.partial(jit, cache=cache, **options)
     if isinstance(function, Kernel) or backend.function_of(function) is not None:
-        raise TypeError(f"pgas.jit: {function.__name__} has a jit decorator already: write @pgas.jit instead of it")
+        raise TypeError(f"pgas.jit: {function.__name__} already has a jit decorator; replace that decorator with @pgas.jit")
     if not isinstance(function, types.FunctionType):
         raise TypeError(
-            f"pgas.jit: function must be a Python function, not {function!r}: write @pgas.jit without a signature, as a launch "
-            "compiles the kernel for its arguments"
+            f"pgas.jit: function must be a Python function, not {function!r}; write @pgas.jit without a signature, "
+            "because a launch compiles the kernel for its arguments"
         )
     if options.get("device"):
         return backend.jit(function, **options)
@@ -297,7 +297,9 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
             gpu, occupancy = "this GPU", compiled_for(kernel.dispatcher, args).kernel.occupancy
             most = occupancy.max_active_blocks_per_multiprocessor(threads, shared) * Device().properties.multiprocessor_count
         if blocks > most:
-            raise ValueError(f"{kernel.__name__}: {blocks} blocks of {threads} threads cannot run at once on {gpu}, at most {most} can")
+            raise ValueError(
+                f"{kernel.__name__}: {blocks} blocks of {threads} threads cannot run concurrently on {gpu}; the maximum is {most}"
+            )
         return bound
 
     call = f"pgas.launch({kernel.__name__})"
@@ -317,8 +319,8 @@ def _refuse_threads(kernel: Kernel, block: tuple[int, ...], compiled: Any) -> No
     most = attributes.max_threads_per_block
     if most < threads <= Device().properties.max_threads_per_block:
         raise ValueError(
-            f"{kernel.__name__} is compiled for blocks of {most} threads at most, of {attributes.num_regs} registers each, "
-            f"not {threads}; @pgas.jit(launch_bounds={threads}) compiles it for those"
+            f"{kernel.__name__} is compiled for blocks of at most {most} threads, of {attributes.num_regs} registers each, "
+            f"not {threads}; compile it with @pgas.jit(launch_bounds={threads})"
         )
 
 

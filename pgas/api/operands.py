@@ -47,7 +47,7 @@ class Operand:
         with about(f"pgas.{function}: {name}"):  # a freed array
             operand = cls._described(function, name, array)
         if contiguous and operand.order is None:
-            raise ValueError(f"pgas.{function}: {name} must be contiguous: copy it, or use slices without a step")
+            raise ValueError(f"pgas.{function}: {name} must be contiguous; copy it, or use slices without a step")
         if block is not None:  # symmetric arrays are never changed
             array.__dict__.setdefault("_pgas_operands", {})[function, name] = operand
         return operand
@@ -116,7 +116,9 @@ class Operand:
             ValueError: it is not.
         """
         if self.size and not on_heap(job, *self.extent):  # An empty array has no address on GPUs.
-            raise ValueError(f"pgas.{self.function}: {self.name} must be on the symmetric heap (pgas.empty and its like)")
+            raise ValueError(
+                f"pgas.{self.function}: {self.name} must be on the symmetric heap; allocate it with pgas.empty or a similar function"
+            )
 
     def check_local(self, nbytes: int, job: runtime.Job, pe: int, *, adds: bool = False) -> None:
         """Check that the transport to PE pe can access a local operand.
@@ -134,8 +136,8 @@ class Operand:
         by_nic = job.nic is not None and not job.stores_to(pe, adds=adds)
         if by_nic and nbytes and not on_heap(job, start, end) and not job.local.holds(start, end):
             raise ValueError(
-                f"pgas.{self.function}: {self.name} is neither on the symmetric heap nor registered, so the NIC cannot reach it: "
-                "pgas.register it"
+                f"pgas.{self.function}: {self.name} is neither on the symmetric heap nor registered, so the NIC cannot access it; "
+                "call pgas.register()"
             )
 
 

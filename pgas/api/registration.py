@@ -51,9 +51,9 @@ def register(array: Any) -> None:
     if start == end:
         raise ValueError("pgas.register: array is empty")
     if on_heap(job, start, end):
-        raise ValueError("pgas.register: array is on the symmetric heap, which every transport reaches")
+        raise ValueError("pgas.register: array is on the symmetric heap, which every transport can access")
     if job.local.find(start) is not None:
-        raise ValueError("pgas.register: an array at this address is registered already")
+        raise ValueError("pgas.register: an array at this address is already registered")
     job.local.add(start, end, array)
 
 

@@ -93,7 +93,9 @@ class Team(teams.Handle):
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self._record is None:  # A predefined team is known by its number.
             return super().__reduce_ex__(protocol)
-        raise TypeError(f"team {int(self)} cannot be pickled, as its number may be another team's elsewhere: send team.pes")
+        raise TypeError(
+            f"team {int(self)} cannot be pickled, because its number may refer to another team in another process; send team.pes instead"
+        )
 
     def __repr__(self) -> str:
         """Return the team's name, and its members if there is a job."""
@@ -234,11 +236,11 @@ def team_create(pes: Iterable[int], *, channels: int | None = None) -> Team | No
         >>> pgas.team_destroy(team)
     """
     if not isinstance(pes, Iterable):
-        raise TypeError(f"pgas.team_create: pes must be numbers of PEs, as [0, 1], not {pes!r}")
+        raise TypeError(f"pgas.team_create: pes must be PE numbers, such as [0, 1], not {pes!r}")
     members = tuple(_whole("team_create", "pes", pe) for pe in pes)
     n_pes = runtime.current().n_pes
     if not members or len(set(members)) != len(members) or not all(0 <= pe < n_pes for pe in members):
-        raise ValueError(f"pgas.team_create: pes must be numbers of PEs, 0 to {n_pes - 1}, each once, not {list(members)}")
+        raise ValueError(f"pgas.team_create: pes must be PE numbers from 0 to {n_pes - 1}, each at most once, not {list(members)}")
     return _made(f"pgas.team_create(channels={channels})", TEAM_WORLD, members, channels)
 
 
@@ -290,13 +292,13 @@ def _made(call: str, parent: Team, pes: tuple[int, ...], channels: int | None) -
         for pe in pes:
             note = notes[parent.pes.index(pe)]
             if note[: teams.HASH_BYTES] != own[: teams.HASH_BYTES]:
-                failure = BootstrapError(f"{call}: PEs {job.my_pe} and {pe} are in one team, but give different members")
+                failure = BootstrapError(f"{call}: PEs {job.my_pe} and {pe} are in the same team but passed different members")
             room &= teams.Room.of(note)
         found = room.first(job.teams.plan.units(len(pes), count))
         if failure is None and found is None:
             failure = HeapError(
-                f"{call}: PEs {teams.listed(pes)} have no room for another team in common: destroy some, or choose fewer channels or a "
-                f"larger PGAS_MAX_TEAMS ({job.teams.plan.max_teams})"
+                f"{call}: PEs {teams.listed(pes)} have no common free range of team memory for another team; destroy some teams, "
+                f"or choose fewer channels or a larger PGAS_MAX_TEAMS ({job.teams.plan.max_teams})"
             )
         if failure is None and found is not None:
             job.teams.add(found[0], pes, int(count), found[1], caller())

@@ -25,7 +25,7 @@ def parse_size(text: str) -> int:
     """
     match = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     if match is None:
-        raise ValueError(f"'{printable(text)}' is not a size (a number with an optional unit K, M, G or T)")
+        raise ValueError(f"'{printable(text)}' is not a size (a number with an optional unit K, M, G, or T)")
     return int(float(match[1]) * _UNITS[match[2]])
 
 
@@ -40,7 +40,7 @@ def size_text(nbytes: int) -> str:
 def _size(text: str) -> int:
     size = parse_size(text)
     if size < 1:
-        raise ValueError("at least 1 byte")
+        raise ValueError("must be at least 1 byte")
     return size
 
 
@@ -54,7 +54,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = 0
     if not 0 < value < 1e9:
-        raise ValueError("a number more than 0, less than 1e9 seconds")
+        raise ValueError("must be a number of seconds greater than 0 and less than 1e9")
     return value
 
 
@@ -66,7 +66,7 @@ def _limit(text: str) -> float:
     except ValueError:
         value = 0
     if not 1e-3 <= value <= 1e4:
-        raise ValueError("a number from 0.001 to 10000, or empty for no limit")
+        raise ValueError("must be a number from 0.001 to 10000, or empty for no limit")
     return value
 
 
@@ -74,7 +74,7 @@ def _words(*allowed: str) -> Callable[[str], frozenset[str]]:
     def parse(text: str) -> frozenset[str]:
         words = frozenset(word.strip().lower() for word in text.split(",") if word.strip())
         if unknown := words - set(allowed):
-            raise ValueError(f"{printable(', '.join(sorted(unknown)))}: not among {', '.join(allowed)}")
+            raise ValueError(f"unknown: {printable(', '.join(sorted(unknown)))}; must be among {', '.join(allowed)}")
         return words
 
     return parse
@@ -84,7 +84,7 @@ def _choice(*allowed: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         word = text.strip().lower()
         if word not in allowed:
-            raise ValueError(f"one of {', '.join(allowed)}")
+            raise ValueError(f"must be one of {', '.join(allowed)}")
         return word
 
     return parse
@@ -96,7 +96,7 @@ _SECRET_MIN = 16
 
 def _secret(text: str) -> str:
     if text and len(text) < _SECRET_MIN:
-        raise ValueError(f"at least {_SECRET_MIN} characters, better random ones (openssl rand -hex 32), not {len(text)}")
+        raise ValueError(f"must have at least {_SECRET_MIN} characters, not {len(text)}; use random ones (openssl rand -hex 32)")
     return text
 
 
@@ -107,13 +107,13 @@ TRANSPORTS = ["auto"]
 def _transport(text: str) -> str:
     word = text.replace(" ", "").lower()
     if word not in TRANSPORTS:
-        raise ValueError(f"one of {'; '.join(TRANSPORTS)}")
+        raise ValueError(f"must be one of {'; '.join(TRANSPORTS)}")
     return word
 
 
 def _counts(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\s*([1-9][0-9]{0,3}\s*(,\s*[1-9][0-9]{0,3}\s*)*)?", text, re.ASCII):
-        raise ValueError("a number of PEs from 1 to 9999, several with commas between them, or empty")
+        raise ValueError("must be a number of PEs from 1 to 9999, several of them separated by commas, or empty")
     return tuple(int(part) for part in text.split(",") if part.strip())
 
 
@@ -121,7 +121,7 @@ def _seed(text: str) -> int | None:
     if text == "":
         return None
     if not re.fullmatch(r"[0-9]{1,20}", text) or int(text) >= 1 << 64:
-        raise ValueError("a non-negative integer seed of 64 bits, or empty for off")
+        raise ValueError("must be a non-negative integer of at most 64 bits, or empty for off")
     return int(text)
 
 
@@ -129,7 +129,7 @@ def _ordinal(text: str) -> int | None:
     if text == "":
         return None
     if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise ValueError("the number of a GPU as CUDA counts them, or empty")
+        raise ValueError("must be a CUDA device ordinal, or empty")
     return int(text)
 
 
@@ -137,7 +137,7 @@ def _integer(low: int, high: int, *, power_of_two: bool = False) -> Callable[[st
     def parse(text: str) -> int:
         value = int(text) if re.fullmatch(r"\s*-?[0-9]{1,30}\s*", text) else low - 1
         if not low <= value <= high or (power_of_two and value & (value - 1)):
-            raise ValueError(f"{'a power of two' if power_of_two else 'an integer'} from {low} to {high}")
+            raise ValueError(f"must be {'a power of two' if power_of_two else 'an integer'} from {low} to {high}")
         return value
 
     return parse
@@ -151,8 +151,8 @@ def _integer_or_auto(low: int, high: int) -> Callable[[str], int | str]:
             return text
         try:
             return number(text)
-        except ValueError as error:
-            raise ValueError(f"auto or {error}") from None
+        except ValueError:
+            raise ValueError(f"must be auto or an integer from {low} to {high}") from None
 
     return parse
 
@@ -165,7 +165,7 @@ def _power_of_two_size(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         value = parse_size(text)
         if not low <= value <= high or value & (value - 1):
-            raise ValueError(f"a power of two from {low} to {high} (units K, M)")
+            raise ValueError(f"must be a power of two from {low} to {high} (units K, M)")
         return value
 
     return parse
@@ -175,7 +175,9 @@ def _hca(text: str) -> str:
     """Check the name of a NIC: auto, softhca, or an RDMA device, optionally with a port."""
     word = text.strip()
     if not re.fullmatch(r"[\w.-]+(:[1-9][0-9]{0,2})?", word, re.ASCII):
-        raise ValueError("auto, softhca, or an RDMA device, optionally with its port, as mlx5_0 or mlx5_0:1 (rdma link lists them)")
+        raise ValueError(
+            "must be auto, softhca, or an RDMA device, optionally with a port, such as mlx5_0 or mlx5_0:1 (rdma link lists them)"
+        )
     return word.lower() if word.lower() in ("auto", "softhca") else word
 
 
@@ -183,7 +185,7 @@ def _hca_list(text: str) -> str:
     """Check a list of RDMA devices, with a leading ^ if they are excluded; return it without blanks."""
     word = re.sub(r"\s", "", text)
     if word and not re.fullmatch(r"\^?[\w.-]+(:[1-9][0-9]{0,2})?(,[\w.-]+(:[1-9][0-9]{0,2})?)*", word, re.ASCII):
-        raise ValueError("RDMA devices with commas between, as mlx5_0,mlx5_3:1; a leading ^ excludes them: ^mlx5_2")
+        raise ValueError("must be RDMA devices separated by commas, such as mlx5_0,mlx5_3:1; a leading ^ excludes them: ^mlx5_2")
     return word
 
 
@@ -227,17 +229,17 @@ class Faults:
                     count, _, syndrome = value.partition(":")
                     values["fail"], values["syndrome"] = _fault_integer("fail", count), _fault_integer("syndrome", syndrome)
                     if values["syndrome"] not in CQE_SYNDROMES:
-                        raise ValueError(f"{values['syndrome']:#x} is no syndrome of a CQE")
+                        raise ValueError(f"{values['syndrome']:#x} is not a CQE syndrome")
                 elif name in _FAULT_INTEGERS:
                     values[name] = _fault_integer(name, value)
                 elif name == "delay":
                     values["delay"] = real(value)
                     if not 0 <= values["delay"] < 1:
-                        raise ValueError("delay is at least 0 and less than 1")
+                        raise ValueError("delay must be at least 0 and less than 1")
                 elif name == "late":
                     values["late"] = real(value)
                     if not 0 <= values["late"] <= 1:
-                        raise ValueError("late is at least 0 and at most 1")
+                        raise ValueError("late must be at least 0 and at most 1")
                 elif word == "atomics=split":
                     values["split_atomics"] = True
                 elif word == "atomics=big_endian":
@@ -247,10 +249,10 @@ class Faults:
                 elif word == "refuse=mr_of_chunks":
                     values["refuse_mr_of_chunks"] = True
                 else:
-                    raise ValueError(f"no fault '{printable(name)}'")
+                    raise ValueError(f"unknown fault '{printable(name)}'")
             except ValueError as error:
                 raise ValueError(
-                    f"'{printable(word)}' ({error}): seed=<int>, delay=<0..1>, late=<0..1>, hold=<n>, fail=<n>:<syndrome of a CQE>, "
+                    f"'{printable(word)}' ({error}): seed=<int>, delay=<0..1>, late=<0..1>, hold=<n>, fail=<n>:<CQE syndrome>, "
                     "fail_qpn=<qpn>, stop=<n>, atomics=split, atomics=big_endian, refuse=cq_of_one, refuse=mr_of_chunks"
                 ) from None
         return cls(**values)
@@ -265,7 +267,7 @@ def _fault_integer(name: str, text: str) -> int:
         raise ValueError(f"'{printable(text)}' is not an integer")
     value = int(text, 16 if "x" in text.lower() else 10)
     if not 0 <= value < 1 << _FAULT_INTEGERS[name]:
-        raise ValueError(f"{name} is at least 0 and less than 2^{_FAULT_INTEGERS[name]}")
+        raise ValueError(f"{name} must be at least 0 and less than 2^{_FAULT_INTEGERS[name]}")
     return value
 
 
@@ -305,57 +307,62 @@ SECRETS = frozenset({"PGAS_LAUNCHED", "PGAS_SECRET", "PGAS_STARTED_BY"})
 VARIABLES: dict[str, Variable] = {
     variable.name: variable
     for variable in (
-        Variable("PGAS_SYMMETRIC_SIZE", _size, "1G", "bytes of symmetric heap on every PE (units K, M, G, T)", "size"),
+        Variable("PGAS_SYMMETRIC_SIZE", _size, "1G", "size of the symmetric heap on every PE in bytes (units K, M, G, T)", "size"),
         Variable("PGAS_CUMEM_GRANULARITY", _size, "512M", "an exhausted heap grows by a multiple of this many bytes", "size"),
         Variable(
             "PGAS_MAX_MEMORY_PER_GPU",
             _most,
             "",
-            "most bytes of a PE's heap; equal to PGAS_SYMMETRIC_SIZE: it does not grow; empty: as much as there is memory",
+            "maximum size of a PE's heap in bytes; if equal to PGAS_SYMMETRIC_SIZE, the heap does not grow; if empty, only available "
+            "memory limits it",
             "size",
         ),
         Variable(
             "PGAS_TRANSPORT",
             _transport,
             "auto",
-            "path to other PEs; p2p,ibgda and p2p,ibrc: p2p where memory is mapped, else a NIC; auto: the best path of each pair",
+            "transport to other PEs; p2p,ibgda or p2p,ibrc: p2p where memory is mapped, a NIC otherwise; auto: the best transport for each "
+            "pair of PEs",
             "choice",
         ),
         Variable(
             "PGAS_AMO",
             _choice("nic", "peer"),
             "nic",
-            "p2p,ibgda and p2p,ibrc: nic: a NIC performs all atomics; peer: the SM performs those on PEs whose memory is mapped",
+            "with p2p,ibgda or p2p,ibrc, what performs atomics: nic: the NIC performs all of them; peer: the SM performs those on PEs "
+            "whose memory is mapped",
             "choice",
         ),
         Variable(
             "PGAS_PES_PER_NODE",
             _counts,
             "",
-            "for tests: number of consecutive PEs that count as one machine; a list, such as 2,1: the number for each machine",
+            "for testing: treat each group of this many consecutive PEs as one node; a list, such as 2,1, gives the number of PEs on each "
+            "node",
             "integers",
         ),
         Variable(
             "PGAS_TIMEOUT",
             _seconds,
             "60",
-            "seconds after which a wait of a kernel or for the NIC is an error; a wait of the host for PEs prints their numbers",
+            "timeout in seconds: a longer wait in a kernel, or for the NIC, is an error; a longer wait of the host for other PEs is only "
+            "reported, with their numbers",
             "float",
         ),
         Variable(
             "PGAS_DEBUG",
             _words("info", "check", "strict", "traceback"),
             "",
-            "info: print the choices of init; check: kernels check PEs and addresses, and finalize lists arrays that were not freed; "
-            "strict: the simulator refuses uses of arrays on the host, and kernels, that a GPU refuses; traceback: tracebacks show the "
-            "frames of pgas",
+            "info: print what init() chose; check: kernels check PE numbers and addresses, and finalize() lists arrays that were not "
+            "freed; strict: the simulator rejects uses of symmetric arrays on the host, and kernels, that fail on a GPU; traceback: "
+            "tracebacks show the frames of pgas",
             "words",
         ),
         Variable(
             "PGAS_HANG_REPORT",
             _choice("text", "json", "off"),
             "text",
-            "report of the PEs when a wait lasts PGAS_TIMEOUT, and on SIGUSR1: text, a line of JSON, or off",
+            "form of the hang report that every PE prints when a wait reaches PGAS_TIMEOUT and on SIGUSR1: text, json (one line), or off",
             "choice",
         ),
         Variable("PGAS_SIM_WEAK", _seed, "", "simulator: delay and reorder remote stores, seeded by this integer", "seed"),
@@ -363,58 +370,73 @@ VARIABLES: dict[str, Variable] = {
             "PGAS_IBGDA_NUM_RC_PER_PE",
             _integer_or_auto(1, 64),
             "auto",
-            "queue pairs from each PE to each PE, 1 to 64; auto: 2, or 1 if the software card has too few for 2",
+            "number of queue pairs from each PE to each PE (including itself), 1 to 64; auto: 2, or 1 if the software NIC has too few for "
+            "2",
             "integer",
         ),
-        Variable("PGAS_IBGDA_RC_MAP_BY", _choice("cta", "sm", "warp"), "cta", "unit whose threads share a queue pair by default", "choice"),
+        Variable(
+            "PGAS_IBGDA_RC_MAP_BY",
+            _choice("cta", "sm", "warp"),
+            "cta",
+            "group of threads that shares a queue pair by default",
+            "choice",
+        ),
         Variable(
             "PGAS_IBGDA_NUM_REQUESTS_IN_BATCH",
             _integer(1, 64, power_of_two=True),
             "32",
-            "WQEBBs after which a doorbell is rung even if more WQEs follow: a power of two from 1 to 64",
+            "number of WQEBBs after which the doorbell is rung even if more WQEs follow: a power of two from 1 to 64",
             "integer",
         ),
         Variable(
             "PGAS_QP_DEPTH",
             _integer(128, 32768, power_of_two=True),
             "1024",
-            "WQEBBs of 64 bytes in a send queue: a power of two from 128 to 32768",
+            "depth of a send queue in WQEBBs of 64 bytes: a power of two from 128 to 32768",
             "integer",
         ),
         Variable(
             "PGAS_IBRC_RING_SIZE",
             _integer(64, 65536, power_of_two=True),
             "4096",
-            "requests in the proxy thread's ring: a power of two from 64 to 65536",
+            "number of requests that the proxy thread's ring holds: a power of two from 64 to 65536",
             "integer",
         ),
         Variable(
-            "PGAS_CHANNELS", _integer(1, 256), "16", "channels of a team: blocks that can call its collectives at once, 1 to 256", "integer"
+            "PGAS_CHANNELS",
+            _integer(1, 256),
+            "16",
+            "default number of channels per team, that is, of blocks that can call its collectives concurrently: 1 to 256",
+            "integer",
         ),
         Variable(
             "PGAS_LL_BYTES",
             _power_of_two_size(64, 1 << 20),
             "4K",
-            "collectives of up to this many bytes a pair of PEs go through staging memory: a power of two from 64 to 1M",
+            "collectives that move at most this many bytes per pair of PEs go through staging memory: a power of two from 64 to 1M",
             "size",
         ),
         Variable(
             "PGAS_MAX_TEAMS",
             _optional(_integer(5, 120)),
             "",
-            "size of team memory, in teams of all PEs, 5 to 120; smaller teams take less; empty: 36 teams, 4 of which are predefined, or "
-            "as many as fit into 512 MiB, but at least 8",
+            "size of team memory, as the number of all-PE teams it can hold: 5 to 120; smaller teams take less; if empty, 36 teams, 4 of "
+            "which are predefined, or as many as fit into 512 MiB, but at least 8",
             "integer",
         ),
-        Variable("PGAS_HCA", _hca, "auto", "the NIC: auto, softhca (the software card), or an RDMA device and port, e.g. mlx5_0:1", "name"),
-        Variable("PGAS_HCA_LIST", _hca_list, "", "RDMA devices among which PGAS_HCA=auto chooses; ^mlx5_2: all but these", "names"),
+        Variable(
+            "PGAS_HCA", _hca, "auto", "the NIC: auto, softhca (the software NIC), or an RDMA device and port, such as mlx5_0:1", "name"
+        ),
+        Variable("PGAS_HCA_LIST", _hca_list, "", "RDMA devices among which PGAS_HCA=auto chooses; ^mlx5_2: all except these", "names"),
         Variable("PGAS_IB_GID_INDEX", _integer(-1, 255), "-1", "RoCE: index of the port's GID; -1: RoCE v2 over IPv4 first", "integer"),
         Variable("PGAS_IB_SL", _integer(0, 15), "0", "service level of packets (RoCE: priority)", "integer"),
         Variable(
             "PGAS_IB_TRAFFIC_CLASS", _integer(0, 255), "0", "traffic class of packets with a GRH (RoCE v2: DSCP and ECN bits)", "integer"
         ),
         Variable("PGAS_IB_TIMEOUT", _integer(1, 31), "20", "an unacknowledged packet is sent again after 4.096 us * 2^this", "integer"),
-        Variable("PGAS_IB_RETRY_COUNT", _integer(0, 7), "7", "retransmissions of a packet before the queue pair fails", "integer"),
+        Variable(
+            "PGAS_IB_RETRY_COUNT", _integer(0, 7), "7", "number of retransmissions of a packet before the queue pair fails", "integer"
+        ),
         Variable(
             "PGAS_IBGDA_NIC_HANDLER",
             _choice("auto", "gpu", "cpu"),
@@ -426,35 +448,57 @@ VARIABLES: dict[str, Variable] = {
             "PGAS_NIC_ORDERING",
             _choice("auto", "owner", "none"),
             "auto",
-            "owner: a GPU sees what a NIC writes into its memory in order; none: it does not, so waits, get, g, fetching atomics and quiet "
-            "end with a DUMP (ibrc: a READ); auto: as CUDA says of it",
+            "owner: a GPU observes NIC writes to its memory in order; none: it does not, so waits, get, g, fetching atomics, and quiet "
+            "end with a DUMP (ibrc: a READ); auto: use what CUDA reports for the GPU",
             "choice",
         ),
-        Variable("PGAS_ENGINE", _choice("auto", "cpu", "cuda"), "auto", "software card: a CPU thread or a kernel executes WQEs", "choice"),
         Variable(
-            "PGAS_SOFTHCA_DEVICE", _ordinal, "", "software card: GPU of its cuda engine; empty: one that no PE uses, else PE 0's", "integer"
+            "PGAS_ENGINE", _choice("auto", "cpu", "cuda"), "auto", "software NIC: whether a CPU thread or a kernel executes WQEs", "choice"
+        ),
+        Variable(
+            "PGAS_SOFTHCA_DEVICE",
+            _ordinal,
+            "",
+            "software NIC: GPU that its cuda engine runs on; if empty, a GPU that no PE uses, otherwise PE 0's",
+            "integer",
         ),
         Variable(
             "PGAS_SOFTHCA_SMS",
             _integer(0, 1024),
             "0",
-            "software card: SMs of its cuda engine; 0: all, but a quarter if PEs use the GPU or under MPS",
+            "software NIC: number of SMs for its cuda engine; 0: all, or a quarter of them if PEs use the same GPU or under MPS",
             "integer",
         ),
         Variable(
             "PGAS_SECRET",
             _secret,
             "",
-            "key for the secrets of jobs of torchrun, srun, and pgas.run on several machines: at least 16 characters, equal on all; empty: "
-            "a file of this user",
+            "key from which the secrets of torchrun, srun, and multi-node pgas.run jobs are derived: at least 16 characters, the same on "
+            "all nodes; if empty, a key file owned by this user is used",
             "text",
         ),
-        Variable("PGAS_LAUNCHED", launcher.read_launched, "", "set by python -m pgas.run for its PEs; not for users", "text"),
-        Variable("PGAS_STARTED_BY", str, "", "set by pgas.init() for the processes that a PE starts; not for users", "text"),
-        Variable("PGAS_SOFTHCA_MOPS", _limit, "", "software card: limit in million WQEs a second (a ConnectX-6: 215)", "float"),
-        Variable("PGAS_SOFTHCA_GBPS", _limit, "", "software card: limit in 10^9 bits a second (a ConnectX-6: 200)", "float"),
-        Variable("PGAS_TRACE", _words("wqe", "cqe", "cmd"), "", "software card: print WQEs, CQEs, commands, as bytes and decoded", "words"),
-        Variable("PGAS_SOFTHCA_FAULTS", _faults, "", "software card: seeded faults, e.g. seed=1,delay=0.1,fail=17:0x13,stop=100", "words"),
+        Variable(
+            "PGAS_LAUNCHED",
+            launcher.read_launched,
+            "",
+            "internal: set by python -m pgas.run for its PEs; do not set it yourself",
+            "text",
+        ),
+        Variable(
+            "PGAS_STARTED_BY",
+            str,
+            "",
+            "internal: set by pgas.init() for the processes that a PE starts; do not set it yourself",
+            "text",
+        ),
+        Variable("PGAS_SOFTHCA_MOPS", _limit, "", "software NIC: limit in million WQEs per second (ConnectX-6: 215)", "float"),
+        Variable("PGAS_SOFTHCA_GBPS", _limit, "", "software NIC: limit in 10^9 bits per second (ConnectX-6: 200)", "float"),
+        Variable(
+            "PGAS_TRACE", _words("wqe", "cqe", "cmd"), "", "software NIC: print WQEs, CQEs, and commands, as bytes and decoded", "words"
+        ),
+        Variable(
+            "PGAS_SOFTHCA_FAULTS", _faults, "", "software NIC: seeded faults, such as seed=1,delay=0.1,fail=17:0x13,stop=100", "words"
+        ),
     )
 }
 

@@ -63,7 +63,7 @@ class Files:
         except FileNotFoundError:
             return None
         except Exception as error:  # unpickling may raise anything
-            _warn(f"{path} is not loaded, the code is compiled anew: {error}")
+            _warn(f"{path} was not loaded, so the code is being recompiled: {error}")
             return None
         return code if kept == key else None
 
@@ -115,7 +115,7 @@ def _private(status: os.stat_result) -> bool:
 
 def _check(status: os.stat_result, what: str) -> None:
     if not _private(status):
-        raise PermissionError(f"another user owns {what} or may write it (owner {status.st_uid}, mode {stat.filemode(status.st_mode)})")
+        raise PermissionError(f"another user owns {what} or can write to it (owner {status.st_uid}, mode {stat.filemode(status.st_mode)})")
 
 
 def _cannot_keep(path: Path, error: OSError) -> None:

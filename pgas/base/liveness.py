@@ -79,7 +79,7 @@ def listed(pes: Sequence[str]) -> str:
 
 def long_wait(waiter: str, whom: str, seconds: float) -> str:
     """Return the report of a long wait of the host."""
-    return f"{waiter} has waited {seconds:g} s (PGAS_TIMEOUT) for {whom}, and goes on waiting"
+    return f"{waiter} has waited {seconds:g} s (PGAS_TIMEOUT) for {whom} and is still waiting"
 
 
 def fate(pid: int, pidfd: int) -> str:

@@ -182,7 +182,7 @@ _TABLE = (
         (
             r"CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
             r"too many blocks in cooperative launch",
-            r"blocks? of \S+ threads cannot run at once",
+            r"blocks? of \S+ threads cannot run concurrently",
             _code(720),
         ),
         "kernels with barriers need all blocks on the GPU at once, and these do not fit",
@@ -350,7 +350,7 @@ _TABLE = (
         "gid",
         (
             r"Unable to create ah",
-            r"finds no way from GID",
+            r"finds no route from GID",
             r"GID[_ ]INDEX.*no such GID",
             r"modify.*RTR.*(EINVAL|Invalid argument|ENETUNREACH|ETIMEDOUT|No route)",
         ),
@@ -393,8 +393,8 @@ _TABLE = (
     ),
     Remedy(
         "another mpi",
-        (r"each finds itself alone", r"are of different MPIs"),
-        "mpirun and the library that mpi4py loaded are of different MPIs, so that every process finds itself alone",
+        (r"each is alone in its job", r"belong to different MPIs"),
+        "mpirun and the library that mpi4py loaded belong to different MPIs, so that every process is alone in its job",
         "use the mpirun of that library; pip's lies beside python (.venv/bin/mpirun)",
     ),
     # ------------------------------------------------------------------------------------------------------------- versions

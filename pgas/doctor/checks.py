@@ -167,7 +167,7 @@ def check_nics(machine: Machine) -> Iterator[Finding]:
             text = f"the network cards at {', '.join(machine.pci_nics)} show no RDMA device"
             yield Finding(_NIC, "NIC", Status.FAIL, text, _of("no verbs"), NIC)
         else:
-            yield Finding(_NIC, "NIC", Status.NOTE, "no RDMA device: ibgda and ibrc run over the software card", blocks=NIC)
+            yield Finding(_NIC, "NIC", Status.NOTE, "no RDMA device: ibgda and ibrc run over the software NIC", blocks=NIC)
         return
     for device in machine.devices:
         what = [device.driver or "unknown driver", *([f"at {device.pci}"] if device.pci else ["software"])]

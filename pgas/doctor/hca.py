@@ -20,7 +20,7 @@ def run(_: argparse.Namespace) -> None:
     """Print queue pairs, CQs, keys and counters of every software card of this machine."""
     cards = card.find()
     if not cards:
-        print("no software card runs on this machine: a job with PGAS_TRANSPORT=ibgda or ibrc starts one")
+        print("no software NIC runs on this machine: a job with PGAS_TRANSPORT=ibgda or ibrc starts one")
     for name in cards:
         try:
             with contextlib.closing(card.observe(name, _ANSWER_S)) as observer:

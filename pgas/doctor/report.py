@@ -114,7 +114,7 @@ def _judge(machine: Machine, findings: Sequence[Finding], path: str) -> Verdict:
     texts = {
         "simulator": "every transport, kernels on the CPU" + ("" if machine.simulator else " (NUMBA_ENABLE_CUDASIM=1)"),
         "p2p": f"on GPUs, {pes}",
-        "softhca": f"ibgda and ibrc over the software card, on GPUs, {pes}",
+        "softhca": f"ibgda and ibrc over the software NIC, on GPUs, {pes}",
     }
     return Verdict(path, True, texts[path])
 
@@ -138,7 +138,7 @@ def _judge_nic(machine: Machine, findings: Sequence[Finding], path: str) -> Verd
     if not usable:
         return Verdict(path, False, "; ".join(refused))
     if all(choice.device is None for choice in choices):
-        why = "by default the simulator takes the software card" if not on_gpus else choices[0].reason
+        why = "by default the simulator takes the software NIC" if not on_gpus else choices[0].reason
         return Verdict(path, True, f"with PGAS_HCA={' or '.join(usable)} ({why})")
     if not on_gpus:
         return Verdict(path, True, f"over {choices[0].name}, kernels in the simulator")

@@ -42,7 +42,7 @@ def report(machine: Machine, findings: Sequence[Finding]) -> list[str]:
     lines = [f"GPUs and NICs of {machine.host}"]
     if not gpus and not nics:
         lines += [f"  no GPU and no NIC on the PCI bus: kernels run in the simulator, on CPUs {machine.cpus}"]
-        lines += ["  ibgda and ibrc run over the software card"]
+        lines += ["  ibgda and ibrc run over the software NIC"]
     else:
         lines += _near(machine, gpus, nics)
         lines += [f"  NIC{i}: {device.name} ({_ports(device)})" for i, device in enumerate(nics)]
@@ -103,7 +103,7 @@ def _without_a_job(machine: Machine, findings: Sequence[Finding]) -> list[str]:
     why = f"GPU{apart[0][0]} does not reach GPU{apart[0][1]}" if apart else p2p.text
     others = [name for name in registry.through_nics() if said[name].can]
     if not others and said["softhca"].can:
-        others = ["ibgda or ibrc over the software card"]
+        others = ["ibgda or ibrc over the software NIC"]
     return [*lines, f"  no p2p: {why}; what can: {', '.join(others) or 'nothing here (python -m pgas doctor)'}"]
 
 

@@ -70,7 +70,7 @@ class GPUCompiler:
         if unknown and launched_rank() in (None, 0):
             print(f"pgas: PGAS_DEBUG=strict: kernel {kernel.__name__} was not compiled for a GPU: {unknown}", file=sys.stderr)
         if refused:
-            raise TypeError(f"PGAS_DEBUG=strict: a GPU's compiler refuses kernel {kernel.__name__}: {refused}")
+            raise TypeError(f"PGAS_DEBUG=strict: a GPU's compiler rejects kernel {kernel.__name__}: {refused}")
 
     def _ask(self, kernel: Any, types: tuple[Any, ...]) -> tuple[str, str]:
         """Return why the compiler refuses a kernel, and why it could not be asked."""

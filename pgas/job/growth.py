@@ -45,7 +45,8 @@ class Bounds:
         size, most = requested["PGAS_SYMMETRIC_SIZE"], requested["PGAS_MAX_MEMORY_PER_GPU"]
         if most is not None and size > most:
             raise ValueError(
-                f"PGAS_MAX_MEMORY_PER_GPU={size_text(most)}: less than PGAS_SYMMETRIC_SIZE={size_text(size)}, the initial heap"
+                f"PGAS_MAX_MEMORY_PER_GPU={size_text(most)}: must not be less than PGAS_SYMMETRIC_SIZE={size_text(size)}, the initial heap "
+                "size"
             )
         room = window.QUEUE_OFFSET - window.HEAP_OFFSET  # of a slot
         limit = room if most is None else min(most, room) // GRANULARITY * GRANULARITY

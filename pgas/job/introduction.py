@@ -67,6 +67,6 @@ def announce(me: int, line: str, remarks: list[str]) -> None:
         print(line, file=sys.stderr)
     if me == 0 and (unknown := config.unknown_variables()):
         names = ", ".join(name + parameters.suggestion(name, config.VARIABLES) for name in unknown)
-        remarks.append(f"nothing reads {names}; python -m pgas info lists the variables")
+        remarks.append(f"unknown environment variables are ignored: {names}; check the spelling (python -m pgas info lists the variables)")
     for remark in remarks:
         warnings.warn(remark, PgasWarning, stacklevel=stacklevel())  # where pgas.init() is called

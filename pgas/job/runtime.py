@@ -54,7 +54,7 @@ _job: "Job | None" = None
 _of_parent: "Job | None" = None
 
 #: Why there is no job.
-_no_job = "pgas.init() has not been called (or pgas.finalize() has)"
+_no_job = "pgas.init() has not been called, or pgas.finalize() has already been called"
 
 
 def current() -> "Job":
@@ -117,7 +117,7 @@ class Job(Collective):
         if SIMULATOR:
             self._simulate(requested)
         if self.nic is not None and (process := self.nic.process):
-            self._step(lambda: self.health.detector.add("the software card", process))
+            self._step(lambda: self.health.detector.add("the software NIC", process))
         self._formed = True
 
     def _step(self, step: Callable[[], Any]) -> Any:
@@ -299,7 +299,7 @@ class Job(Collective):
     def synchronize(self, stream: Any, call: str = "pgas.synchronize") -> None:
         """Wait for the kernels of a stream (None: of the device) and raise their error if there is one. call: the user's, for messages."""
         if streams.capturing(stream):
-            raise PgasError(f"{call}: work is being captured into a graph and runs when that is launched; wait for it then")
+            raise PgasError(f"{call}: work is being captured into a graph and has not run yet; launch the graph first, then wait for it")
         self.wait_for_device(stream, call)
         self._check()
         self.ended(stream)
@@ -443,8 +443,8 @@ def _forked() -> None:
     if _job is None:
         return
     _no_job = (
-        f"this process was forked from PE {_job.my_pe} after pgas.init(): the job is its parent's alone; fork before pgas.init(), or start "
-        "processes anew (multiprocessing's spawn)"
+        f"this process was forked from PE {_job.my_pe} after pgas.init() and is not part of the job; fork before pgas.init(), or start "
+        "new processes (multiprocessing's spawn)"
     )
     _of_parent, _job = _job, None
     for block in _of_parent.heap.blocks:
@@ -464,7 +464,9 @@ def init(comm: Any = None, given: rendezvous.Given | None = None) -> Job:
         raise PgasError(_no_job)
     if _job is not None:
         if comm is not None and not _job.bootstrap.is_of(comm):
-            raise ValueError("pgas.init: a job of other processes is active, and comm is not its communicator; pgas.finalize() first")
+            raise ValueError(
+                "pgas.init: a job with different processes is already active, and comm is not its communicator; call pgas.finalize() first"
+            )
         _job.depth += 1
         return _job
     threads.close_kept()

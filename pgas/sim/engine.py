@@ -275,7 +275,7 @@ def whole_block(what: str) -> None:
     _all_came(what, len(met.workers), threads, "block")
     if elsewhere := threads - met.calls[what]:
         raise PgasError(
-            f"{what}: {elsewhere} of the {threads} threads of the block are at another barrier; it must be called by all of them"
+            f"{what}: {elsewhere} of the {threads} threads of the block are waiting at a different barrier; all of them must make this call"
         )
 
 
@@ -306,8 +306,9 @@ def enter(what: str, place: int, rank: int) -> None:
     leader = me.thread.block.threads[me.thread.linear - rank]
     if (other := me.launch.inside.get(place, leader)) is not leader:
         raise PgasError(
-            f"{what}: {other} is in a collective on this team and channel already: call it by one thread, by the _block form by all of one "
-            "block, or on another channel; threads that call one after another need a barrier in between, such as syncthreads"
+            f"{what}: {other} is already in a collective on this team and channel; call it from one thread, call the _block form from all "
+            "threads of one block, or use another channel; threads that call one after another need a barrier in between, such as "
+            "syncthreads"
         )
     if rank == 0:
         me.launch.inside[place] = me.thread
@@ -330,8 +331,8 @@ def grid_barrier() -> None:
     block, running = me.thread.block, me.launch
     if running.nblocks > (most := model.resident_blocks(running.nthreads, running.dynshared)):
         raise PgasError(
-            f"{running.name}: {running.nblocks} blocks of {running.nthreads} threads cannot run at once on an {model.NAME}, at most {most} "
-            "can, and a grid barrier needs all blocks of the grid to run at once"
+            f"{running.name}: {running.nblocks} blocks of {running.nthreads} threads cannot run concurrently on an {model.NAME}; the "
+            f"maximum is {most}, because a grid barrier needs all blocks of the grid to run concurrently"
         )
     block.grid_waiters.append(me)
     if len(block.grid_waiters) == block.alive:

@@ -99,7 +99,7 @@ class _Piece:
     def _gone(self, what: str, addr: int) -> PgasError:
         return PgasError(
             f"weak memory: the {what} of a pending store is not mapped any more: {addr:#x}, a store of {self.count * self.width} bytes "
-            f"by {self.owner!r}. Was it freed before a quiet?"
+            f"by {self.owner!r}. Was it freed before the store was completed, for example by quiet()?"
         )
 
 

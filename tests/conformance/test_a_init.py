@@ -168,7 +168,7 @@ def test_nested_init_with_a_communicator(mpi):
             assert pgas.n_pes() == N
         if N > 1:
             for other in (turned, mpi.COMM_SELF):
-                with raises(ValueError, "a job of other processes is active"):
+                with raises(ValueError, "a job with different processes is already active"):
                     pgas.init(other)
         ring_works()
     same.Free()

@@ -157,7 +157,9 @@ def test_copies_of_a_team(heap):
     team = pgas.team_create(range(pgas.n_pes()))
     assert copy.copy(team) is team
     assert copy.deepcopy([team])[0] is team
-    with raises(TypeError, r"^team 4 cannot be pickled, as its number may be another team's elsewhere: send team\.pes$"):
+    with raises(
+        TypeError, r"^team 4 cannot be pickled, because its number may refer to another team in another process; send team\.pes instead$"
+    ):
         pickle.dumps(team)
     pgas.team_destroy(team)
 
@@ -300,10 +302,10 @@ def test_all_pairs(heap):
         (lambda n: pgas.team_split_strided(0, 0, 1, 1), TypeError, "parent must be a pgas.Team, not 0"),
         (lambda n: pgas.team_split_strided(None, 0, 1, 1), TypeError, "parent must be a pgas.Team, not None"),
         (lambda n: pgas.team_split_2d(pgas.TEAM_WORLD, 0), ValueError, "xrange must be 1 or more, not 0"),
-        (lambda n: pgas.team_create([0, 0]), ValueError, "each once"),
-        (lambda n: pgas.team_create([n]), ValueError, "numbers of PEs"),
-        (lambda n: pgas.team_create([]), ValueError, "numbers of PEs"),
-        (lambda n: pgas.team_create(1), TypeError, r"^pgas\.team_create: pes must be numbers of PEs, as \[0, 1\], not 1$"),
+        (lambda n: pgas.team_create([0, 0]), ValueError, "each at most once"),
+        (lambda n: pgas.team_create([n]), ValueError, "must be PE numbers"),
+        (lambda n: pgas.team_create([]), ValueError, "must be PE numbers"),
+        (lambda n: pgas.team_create(1), TypeError, r"^pgas\.team_create: pes must be PE numbers, such as \[0, 1\], not 1$"),
         (lambda n: pgas.team_destroy(3), TypeError, "team must be a pgas.Team, not 3"),
     ],
 )
@@ -325,7 +327,7 @@ def test_pes_that_disagree(heap):
     with pytest.raises(pgas.PgasError):
         pgas.team_create(lists[min(me, 1)])
     for alone in (0, n - 1):  # PE alone lists all PEs, every other PE only itself: one team cannot be made
-        with raises(pgas.BootstrapError, f"PE {alone} failed|PEs {alone} and . are in one team, but give different members"):
+        with raises(pgas.BootstrapError, f"PE {alone} failed|PEs {alone} and . are in the same team but passed different members"):
             pgas.team_create(range(n) if me == alone else [me])
     team = pgas.team_create(range(n))
     everywhere(None if int(team) == int(first) else f"{team!r}, not {first!r}")

@@ -593,7 +593,7 @@ def test_launched_blocks_run_at_the_same_time(heap, grid, block):
 @checklist("K", "more CTAs than fit at once")
 def test_launch_of_more_blocks_than_fit(heap):
     counter = heap.zeros(1, np.int32)
-    with raises(ValueError, "meet_all_blocks: 1000000 blocks of 256 threads cannot run at once on (this GPU|an H100), at most"):
+    with raises(ValueError, "meet_all_blocks: 1000000 blocks of 256 threads cannot run concurrently on (this GPU|an H100); the maximum is"):
         pgas.launch(meet_all_blocks, 1_000_000, 256, (counter, counter, 256))
     equal(counter, np.zeros(1, np.int32))
 

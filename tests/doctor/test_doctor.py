@@ -70,7 +70,7 @@ def test_a_laptop_is_fine(laptop):
     assert can(laptop) == {"simulator"}
     assert doctor.asked_of(laptop) == ["simulator"]
     said = verdicts(laptop)
-    device = "in the simulator, over the software card; not over an RDMA device: no RDMA device"
+    device = "in the simulator, over the software NIC; not over an RDMA device: no RDMA device"
     assert {path: verdict.text for path, verdict in said.items() if verdict.simulated} == {
         "p2p": "in the simulator, through memory that the PEs share; not on GPUs: no GPU",
         "ibgda": device,
@@ -80,7 +80,7 @@ def test_a_laptop_is_fine(laptop):
     findings = examine(laptop)
     rows = doctor.lines(laptop, findings, doctor.judge(laptop, findings), ["simulator", "ibrc"])[-5:]
     assert [row[0] for row in rows] == ["ok", "sim", "sim", "FAIL", "sim"]  # ibrc was requested on the command line
-    reason = "not over an RDMA device: no RDMA device; programs run in the simulator instead, over the software card"
+    reason = "not over an RDMA device: no RDMA device; programs run in the simulator instead, over the software NIC"
     assert rows[3] == ("FAIL", "ibrc", reason)  # the reason of a failure comes first
     assert not any(verdict.simulated for verdict in verdicts(replace(laptop, bad_settings=("PGAS_TIMEOUT=x",))).values())
 
@@ -90,9 +90,9 @@ def test_soft_roce_only(tmp_path):
     facts = sound(tmp_path, [], nics={"rxe0": Nic(devx="no DevX context opens: Failed to open mlx5 context on rxe0")})
     assert found(facts, "GID rxe0:1").text == "index 3 (192.168.1.7, RoCE v2) of eth0"
     assert can(facts) == {"simulator", "ibrc"}
-    assert verdicts(facts)["ibrc"].text == "with PGAS_HCA=rxe0:1 (by default the simulator takes the software card)"
+    assert verdicts(facts)["ibrc"].text == "with PGAS_HCA=rxe0:1 (by default the simulator takes the software NIC)"
     assert verdicts(facts)["ibgda"].text == (
-        "in the simulator, over the software card; not over an RDMA device: "
+        "in the simulator, over the software NIC; not over an RDMA device: "
         "rxe0 no DevX context opens: Failed to open mlx5 context on rxe0 (ibrc can use it)"
     )
     assert verdicts(settings(facts, PGAS_HCA="rxe0"))["ibrc"].text == "over rxe0:1, kernels in the simulator"
@@ -107,7 +107,7 @@ def test_soft_roce_does_not_reach_gpus(tmp_path):
     )
     verdict = verdicts(facts)["ibrc"]
     assert not verdict.can
-    assert verdict.text.startswith("PGAS_HCA=rxe0: port 1 is of a software device, which cannot reach GPU memory")
+    assert verdict.text.startswith("PGAS_HCA=rxe0: port 1 belongs to a software device, which cannot access GPU memory")
 
 
 # ------------------------------------------------------------------------------------------------------ GPU and driver
@@ -329,8 +329,8 @@ def test_pyverbs_is_not_needed_without_a_nic(laptop):
         (Nic(atomics=False, devx="siw0 is no mlx5 device"), "no atomics", {"ibgda"}),
         (Nic(devx="no DevX context opens: Failed to open mlx5 context on mlx5_0"), "devx", {"ibgda"}),
         (Nic(devx="mlx5_0 does not support all necessary atomic operations"), "pci atomics", {"ibgda"}),
-        (Nic(devx="mlx5_0 lacks capabilities: atomic_operations is 3, needed is 15: CAS, FA and both masked"), "pci atomics", {"ibgda"}),
-        (Nic(devx="mlx5_0 lacks capabilities: cqe_version is 0, needed is 1: CQEs that carry qpc.user_index"), "cqe version", {"ibgda"}),
+        (Nic(devx="mlx5_0 lacks capabilities: atomic_operations is 3, but must be 15: CAS, FA and both masked"), "pci atomics", {"ibgda"}),
+        (Nic(devx="mlx5_0 lacks capabilities: cqe_version is 0, but must be 1: CQEs that carry qpc.user_index"), "cqe version", {"ibgda"}),
         (Nic(devx="hca_cap.cqe_version != 1 is not supported."), "cqe version", {"ibgda"}),
         (
             Nic(queue_pair="a queue pair is not made: CREATE_CQ failed: BAD_PARAM (bad parameter), syndrome 0x357275"),
@@ -339,7 +339,7 @@ def test_pyverbs_is_not_needed_without_a_nic(laptop):
         ),
         (Nic(queue_pair="a write fails: no completion in 5 s; QUERY_QP says the queue pair is in RTS"), "refused", {"ibgda"}),
         (Nic(queue_pair="a write fails: transport retry counter exceeded, vendor_err_synd 0x81"), "no answer", {"ibgda"}),
-        (Nic(queue_pair="it is not connected to itself: mlx5_2: the kernel finds no way from GID 3 to GID 0:0"), "gid", {"ibgda"}),
+        (Nic(queue_pair="it is not connected to itself: mlx5_2: the kernel finds no route from GID 3 to GID 0:0"), "gid", {"ibgda"}),
     ],
 )
 def test_a_device_that_cannot_be_used(tmp_path, nic, entry, lost):
@@ -595,8 +595,8 @@ def test_compiler(tmp_path, versions, status, lost):
 
 
 def test_variables_that_do_not_parse(laptop):
-    facts = replace(laptop, bad_settings=("PGAS_TRANSPORT=tcp: one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc",))
-    assert found(facts, "variables").text == "PGAS_TRANSPORT=tcp: one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"
+    facts = replace(laptop, bad_settings=("PGAS_TRANSPORT=tcp: must be one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc",))
+    assert found(facts, "variables").text == "PGAS_TRANSPORT=tcp: must be one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"
     assert can(facts) == set()
 
 
@@ -751,7 +751,7 @@ def test_unknown_names_are_refused():
         ("no context on GPU 0 from its MPS server: CUDA_ERROR_LAUNCH_FAILED (unspecified launch failure)", "mps server"),
         ("CUDA_ERROR_MPS_CLIENT_TERMINATED", "mps server"),
         ("cannot pass memory between processes (SCM_RIGHTS): PE 0: timed out", "descriptors"),
-        ("mpirun started 2 processes, but each finds itself alone: mpirun and the library", "another mpi"),
+        ("mpirun started 2 processes, but each is alone in its job, because mpirun and the library", "another mpi"),
         ("ImportError: Numba needs NumPy 2.4 or less. Got NumPy 2.5.", "numpy"),
         ("ptxas x.ptx, line 9; fatal : Unsupported .version 9.4; current version is '9.3'", "ptxas"),
         ("ImportError: libibverbs.so.1: version `IBVERBS_PRIVATE_59' not found", "other pyverbs"),
@@ -763,7 +763,7 @@ def test_unknown_names_are_refused():
         ("mlx5_0 cannot be opened for DevX: Failed to open mlx5 context", "devx"),
         ("mlx5_0 cannot use queues (2097152 bytes at 0x1) of the GPU: as a dma-buf: x; by address: y", "peer memory"),
         ("may not store to a doorbell register of the NIC (cuMemHostRegister, error 800): x", "peer mapping"),
-        ("mlx5_0 lacks capabilities: atomic_size_qp is 8, needed is 12", "pci atomics"),
+        ("mlx5_0 lacks capabilities: atomic_size_qp is 8, but must be 12", "pci atomics"),
         ("TRANSPORT_RETRY_EXC_ERR; PE 1 does not answer (PGAS_IB_TIMEOUT, PGAS_IB_RETRY_COUNT)", "no answer"),
     ],
 )

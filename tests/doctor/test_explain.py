@@ -119,8 +119,8 @@ def test_messages_of_cuda(message, entry):
         ("PEs disagree in a collective call: PE 0 called pgas.zeros, PE 1 made another call", "disagreement"),
         ("rank 1 of 2 did not reach the store at alpha:29400 in 60 s: Connection refused", "hang"),
         ("rank 1: the store at alpha:29400 refuses: the secrets differ", "launch"),
-        ("PGAS_TIMEOUT=x: a number more than 0, less than 1e9 seconds", "variable"),
-        ("symmetric heap exhausted: 8 bytes wanted, 0 of 8 free", "array on the heap"),
+        ("PGAS_TIMEOUT=x: must be a number of seconds greater than 0 and less than 1e9", "variable"),
+        ("symmetric heap exhausted: 8 bytes requested, 0 of 8 are free", "array on the heap"),
         ("PE 1, block 0, thread 3: put to PE 9: PE 9 does not exist", "argument"),
     ],
 )

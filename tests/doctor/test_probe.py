@@ -123,7 +123,7 @@ def test_settings(monkeypatch):
     found = probe._settings()
     assert found["settings"]["PGAS_HCA"] == "mlx5_0:1"
     assert "PGAS_QP_DEPTH" not in found["settings"]
-    assert found["bad_settings"] == ("PGAS_QP_DEPTH=100: a power of two from 128 to 32768",)
+    assert found["bad_settings"] == ("PGAS_QP_DEPTH=100: must be a power of two from 128 to 32768",)
 
 
 def test_required(monkeypatch):

@@ -79,7 +79,7 @@ def test_pairs_without_peer_access(tmp_path):
     assert rows(lines, "Peer access")[1] == ["GPU0", "X", "yes", "no", "no"]
     assert lines[-1] == "  no p2p: GPU0 does not reach GPU2; what can: ibgda, ibrc"
     no_nic = replace(facts, nics=dict.fromkeys(facts.nics, Nic(file="Permission denied")))
-    assert shown(no_nic)[-1].endswith("what can: ibgda or ibrc over the software card")
+    assert shown(no_nic)[-1].endswith("what can: ibgda or ibrc over the software NIC")
 
 
 def test_transports_that_choose_differently(tmp_path):

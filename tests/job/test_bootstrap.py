@@ -128,7 +128,7 @@ def test_mpirun_of_another_mpi(name, mpi, monkeypatch):
     with pytest.raises(BootstrapError) as refused:
         protocol.find()
     text = str(refused.value)
-    assert "mpirun started 4 processes, but each finds itself alone" in text
+    assert "mpirun started 4 processes, but each is alone in its job" in text
     assert "(MPICH Version:      5.0.1)" in text
     assert "use the mpirun of that library" in text
     assert "\n" not in text
@@ -173,7 +173,7 @@ def test_a_pe_missing_in_mpi_init(capfd, monkeypatch):
         for pe in pes:
             os.killpg(pe.pid, signal.SIGKILL)
             pe.wait()
-    said = f"pgas: PE 1 has waited 7 s (PGAS_TIMEOUT) for PE 0 (process {pes[0].pid}, which is stopped) in MPI_Init, and goes on waiting\n"
+    said = f"pgas: PE 1 has waited 7 s (PGAS_TIMEOUT) for PE 0 (process {pes[0].pid}, which is stopped) in MPI_Init and is still waiting\n"
     assert capfd.readouterr().err == said
 
 
@@ -420,7 +420,7 @@ def test_another_process_with_the_name_of_a_ranks_socket(uid):
         impostor.settimeout(10)
         undo.enter_context(stranger(impostor.listen, uid))
         rank_0 = os.getpid(), impostor.getsockname()
-        with pytest.raises(BootstrapError, match=rf"PE 1: the socket of process {os.getpid()} is another one's; "):
+        with pytest.raises(BootstrapError, match=rf"PE 1: the socket of process {os.getpid()} belongs to another process; "):
             fds.exchange_fds(1, 0, lambda mine: [(rank_0, None) if mine[0] else (None, None), mine])
         with impostor.accept()[0] as connection:
             assert socket.recv_fds(connection, 1, 1)[:2] == (b"", [])

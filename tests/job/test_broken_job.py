@@ -40,7 +40,7 @@ def leave(step, call, *args, place="_interrupt"):
     note(step)
 """
 
-LEFT = "BootstrapError: PE 0 left {} by KeyboardInterrupt: the PEs are out of step, and the job makes no collective call any more"
+LEFT = "BootstrapError: PE 0 left {} by KeyboardInterrupt: the PEs are out of step, so no further collective calls are possible in this job"
 
 
 def test_collective_that_an_exception_left(job):
@@ -132,8 +132,8 @@ def test_child_that_was_forked(job, transport, npes):
     assert ended.status == 0, ended
     for pe in range(npes):
         refused = (
-            f"PgasError: this process was forked from PE {pe} after pgas.init(): the job is its parent's alone; fork before pgas.init(), "
-            "or start processes anew (multiprocessing's spawn)"
+            f"PgasError: this process was forked from PE {pe} after pgas.init() and is not part of the job; fork before pgas.init(), "
+            "or start new processes (multiprocessing's spawn)"
         )
         assert ended.lines(pe) == ["status 3", "status 1", "status 0", f"word 3 {list(range(npes))}"], ended
         said, shown = ended.lines(f"{pe} child"), f"SymmetricArray({refused.removeprefix('PgasError: ')})"

@@ -19,7 +19,7 @@ job, real_job = jobs.job, jobs.real_job
 
 of_mpirun = pytest.mark.skipif(jobs.BY_RUN, reason="of mpirun, and of what a user puts between it and a PE")
 
-NO_INIT = "pgas.init() has not been called (or pgas.finalize() has)"
+NO_INIT = "pgas.init() has not been called, or pgas.finalize() has already been called"
 
 #: Number of lines of a program before its own part, and the array that their last line allocates.
 LINES = len((PRELUDE + INIT).splitlines())
@@ -101,8 +101,8 @@ def test_orderly_exit_of_one_pe_while_another_waits(job):
 
 #: What is said of the end of a process, whose parent may have waited for it already.
 FATES = {
-    "os.kill(os.getpid(), 9)": r"(was killed by signal 9|ended without pgas.finalize\(\)): the job cannot go on",
-    "os._exit(0)": r"ended (with status 0 )?without pgas.finalize\(\): the job cannot go on",
+    "os.kill(os.getpid(), 9)": r"(was killed by signal 9|ended without pgas.finalize\(\)): the job cannot continue",
+    "os._exit(0)": r"ended (with status 0 )?without pgas.finalize\(\): the job cannot continue",
 }
 
 
@@ -444,7 +444,7 @@ attempt(kernel[1, 40], a, b, word)
     assert said.endswith(f"{name}: {left} threads of the {group} have returned; it must be called by all of them"), ended
 
 
-OTHER_BARRIER = "the 40 threads of the block are at another barrier; it must be called by all of them"
+OTHER_BARRIER = "the 40 threads of the block are waiting at a different barrier; all of them must make this call"
 
 
 @pytest.mark.parametrize(
@@ -481,7 +481,9 @@ attempt(kernel[1, 40], a, b)
 def test_barrier_of_one_thread_by_several(job, name, configuration):
     """On a GPU their numbers of the barrier would mix. The other PE stays away, so that the first of them is still there."""
     text = f"@pgas.jit\ndef kernel():\n    pgas.{name}()\nif me == 0:\n    kernel[{configuration}]()\n"
-    words = "is in a collective on this team and channel already: call it by one thread, by the _block form by all of one block, or"
+    words = (
+        "is already in a collective on this team and channel; call it from one thread, call the _block form from all threads of one block"
+    )
     holds(job(INIT + text), f"pgas.{name}: block [", words, "failed (PgasError), ending the job")
 
 
@@ -603,7 +605,7 @@ def test_another_configuration_in_one_process(job):
     ended = job(text, npes=1)
     assert ended.status == 0, ended
     said = ended.lines(0)
-    assert said[0].startswith("PgasError: pgas was initialised with another configuration before in this process"), ended
+    assert said[0].startswith("PgasError: pgas was already initialized in this process with a different configuration"), ended
     assert "check was False, now True" in said[0]
     assert said[1] == f"PgasError: {NO_INIT}"
 
@@ -680,9 +682,9 @@ pgas.barrier_all()
     for pe in (0, 1):
         assert unfoldered(ended.lines(pe)) == [
             *(
-                f"HeapError: pgas.{function}: symmetric heap exhausted: {wanted} wanted, {free} of 16 MiB free, the largest range has "
-                f"{free} (the heap begins with PGAS_SYMMETRIC_SIZE and grows to PGAS_MAX_MEMORY_PER_GPU, 16 MiB); the largest arrays: "
-                f"{arrays}"
+                f"HeapError: pgas.{function}: symmetric heap exhausted: {wanted} requested, {free} of 16 MiB are free, and the largest "
+                f"free range has {free} (the heap starts at PGAS_SYMMETRIC_SIZE and can grow to PGAS_MAX_MEMORY_PER_GPU, 16 MiB); the "
+                f"largest arrays: {arrays}"
                 for function, wanted, free, arrays in (
                     ("empty", "16 MiB", "15.99 MiB", word),
                     ("zeros", "8 PiB", "15.99 MiB", word),
@@ -701,8 +703,8 @@ def test_heap_larger_than_memory(job, npes):
     refusal = f"PGAS_SYMMETRIC_SIZE=100 TiB: the {heaps} {npes * 100} TiB, and the machine has {size_text(memory)}; "
     assert ended.status == 0, ended
     assert sorted(ended.lines(0)) == sorted([
-        *[f"HeapError: {refusal}it may be {size_text(memory // npes)} at most"] * npes,
-        *["PgasError: pgas.init() has not been called (or pgas.finalize() has)"] * npes,
+        *[f"HeapError: {refusal}it may be at most {size_text(memory // npes)}"] * npes,
+        *["PgasError: pgas.init() has not been called, or pgas.finalize() has already been called"] * npes,
     ]), ended  # fmt: skip
 
 
@@ -724,8 +726,8 @@ say(*(warning.message for warning in caught))
 """
     ended = job(text, npes=1, PGAS_HCA="rubbish")
     null, few, warned = ended.out.splitlines()
-    assert null.endswith("ValueError: pgas.init: comm is COMM_NULL: only the processes of a communicator call pgas.init"), ended
-    assert "BootstrapError: a PE may open too few files (3 here): [Errno 24] Too many open files" in few, ended
+    assert null.endswith("ValueError: pgas.init: comm is COMM_NULL; only the processes of a communicator may call pgas.init"), ended
+    assert "BootstrapError: the open-file limit of a PE is too low (3 here): [Errno 24] Too many open files" in few, ended
     assert "; ulimit -n 4096 in the shell that starts the job" in few, ended
     assert warned.startswith("PGAS_HCA=rubbish: this machine has ")
     assert warned.endswith("; transport p2p uses none")
@@ -766,13 +768,13 @@ pgas.barrier_all()
 """
     ended = job(INIT + text)
     assert (ended.status, ended.err) == (0, ""), ended
-    view = f"ValueError: pgas.free: array is a view of the {WORD}; free the array that was allocated"
+    view = f"ValueError: pgas.free: array is a view of the {WORD}; free the array that was originally allocated"
     assert unfoldered(ended.lines(0)) == unfoldered(ended.lines(1)) == [
         "ValueError: pgas.empty: shape must be non-negative integers, not -1",
         "ValueError: pgas.empty: shape must be non-negative integers, not 1.5",
         "ValueError: pgas.empty: shape must be non-negative integers, not (2, '3')",
-        "TypeError: pgas.empty: arrays of |S4 cannot live on the symmetric heap: only plain numbers and records of them can",
-        "TypeError: pgas.empty: arrays of object cannot live on the symmetric heap: only plain numbers and records of them can",
+        "TypeError: pgas.empty: arrays of |S4 cannot be allocated on the symmetric heap; only numeric dtypes and records of them can",
+        "TypeError: pgas.empty: arrays of object cannot be allocated on the symmetric heap; only numeric dtypes and records of them can",
         "ValueError: pgas.empty: alignment must be a power of two, not 3",
         "ValueError: pgas.broadcast_object: root must be an integer from 0 to 1, not 2",
         "ValueError: pgas.broadcast_object: root must be an integer from 0 to 1, not -1",
@@ -790,12 +792,12 @@ pgas.barrier_all()
         "TypeError: pgas.launch: args must be a tuple of the kernel's arguments, not SymmetricArray: (array,) if it takes one",
         "TypeError: pgas.launch: args must be a tuple of the kernel's arguments, not list: (array,) if it takes one",
         *[
-            f"TypeError: pgas.jit: function must be a Python function, not {bad}: write @pgas.jit without a signature, as a launch "
+            f"TypeError: pgas.jit: function must be a Python function, not {bad}; write @pgas.jit without a signature, because a launch "
             "compiles the kernel for its arguments"
             for bad in ("'void(int64[:])'", "['void(int64)']", "3")
         ],
         *[
-            f"TypeError: pgas.jit: {name} has a jit decorator already: write @pgas.jit instead of it"
+            f"TypeError: pgas.jit: {name} already has a jit decorator; replace that decorator with @pgas.jit"
             for name in ("waits", "<lambda>", "attempt")
         ],
         *[view] * 2,
@@ -1042,7 +1044,7 @@ def test_refusal_on_one_pe_only(job, text, said):
 
 def test_different_heap_sizes(job):
     ended = job("pgas.init()\n", per_pe=[{"PGAS_SYMMETRIC_SIZE": "1M"}, {"PGAS_SYMMETRIC_SIZE": "2M"}])
-    holds(ended, "BootstrapError: PEs differ in PGAS_SYMMETRIC_SIZE: PE 0 has 1048576, PE 1 has 2097152; it must be the same on all")
+    holds(ended, "BootstrapError: PEs differ in PGAS_SYMMETRIC_SIZE: PE 0 has 1048576, PE 1 has 2097152; it must be the same on all PEs")
 
 
 def test_different_seeds_of_weak_mode_are_different_jobs(job):
@@ -1053,7 +1055,7 @@ def test_different_seeds_of_weak_mode_are_different_jobs(job):
 @pytest.mark.parametrize("npes", [1, 2])
 def test_transport_that_is_not_there(job, npes):
     ended = job("pgas.init()\n", npes=npes, PGAS_TRANSPORT="tcp")
-    holds(ended, "ValueError: PGAS_TRANSPORT=tcp: one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc")
+    holds(ended, "ValueError: PGAS_TRANSPORT=tcp: must be one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc")
     assert ended.seconds < jobs.SOON
 
 
@@ -1067,7 +1069,7 @@ def test_bad_value_on_one_pe_only(job):
 def test_bad_value_on_one_pe_that_catches_it(job):
     ended = job("me = launched_rank()\nattempt(pgas.init)\n", per_pe=[{}, {"PGAS_TIMEOUT": "-3"}])
     assert ended.status == 0, ended
-    text = "ValueError: PGAS_TIMEOUT=-3: a number more than 0, less than 1e9 seconds"
+    text = "ValueError: PGAS_TIMEOUT=-3: must be a number of seconds greater than 0 and less than 1e9"
     assert ended.lines(1) == [text], ended
     assert ended.lines(0) == [f"BootstrapError: PE 1 failed in pgas.init(): {text}"], ended
 

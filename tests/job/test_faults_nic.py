@@ -98,7 +98,7 @@ mps_server = jobs.mps_server
 
 def killed(number):
     """Return the text about a process killed by a signal, whose parent may have reaped it already."""
-    return rf"(was killed by signal {number:d}|ended without pgas.finalize\(\)): the job cannot go on"
+    return rf"(was killed by signal {number:d}|ended without pgas.finalize\(\)): the job cannot continue"
 
 
 @pytest.mark.parametrize(("transport", "number"), [("ibgda", signal.SIGKILL), also("ibgda", signal.SIGTERM), also("ibrc", signal.SIGKILL)])
@@ -107,7 +107,7 @@ def test_card_that_dies(job, transport, number):
     for pe in (0, 1):
         said = ended.only_line(pe)
         assert said.startswith("PgasError: "), ended
-        assert re.search(rf"the software card \(process {pid}\) {killed(number)}", said), ended
+        assert re.search(rf"the software NIC \(process {pid}\) {killed(number)}", said), ended
     assert ended.status != 0, ended
     assert seconds < TOLD, ended
 
@@ -263,5 +263,5 @@ def test_pe_and_engine_on_one_gpu_without_mps(job, tmp_path):
     text = "run(2, 3)\npgas.barrier_all()\nfor array in (word, source, dest):\n    pgas.free(array)\npgas.finalize()\nsay('done')\n"
     ended = job(text, npes=1, CUDA_VISIBLE_DEVICES="0", CUDA_MPS_PIPE_DIRECTORY=str(tmp_path / "none"))
     assert (ended.status, ended.out) == (0, "done\n"), ended
-    assert ended.err.count("PgasWarning: PE 0 and the engine of the software card share one GPU") == 1, ended
+    assert ended.err.count("PgasWarning: PE 0 and the engine of the software NIC share one GPU") == 1, ended
     assert "nvidia-cuda-mps-control -d" in ended.err, ended

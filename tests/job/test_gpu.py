@@ -142,8 +142,8 @@ def test_blocks_whose_threads_take_too_many_registers(launch):
     status, _, err = python(LAUNCH.format(error=OUT_OF_RESOURCES, y=32, launch=launch), NUMBA_ENABLE_CUDASIM="0")
     assert status == 1
     assert err.splitlines()[-1] == (
-        "ValueError: wide is compiled for blocks of 896 threads at most, of 72 registers each, not 1024; "
-        "@pgas.jit(launch_bounds=1024) compiles it for those"
+        "ValueError: wide is compiled for blocks of at most 896 threads, of 72 registers each, not 1024; "
+        "compile it with @pgas.jit(launch_bounds=1024)"
     ), err
 
 

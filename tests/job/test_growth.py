@@ -31,7 +31,7 @@ def test_bounds(size, chunk, most, expected):
 
 
 def test_a_limit_below_the_initial_size():
-    with pytest.raises(ValueError, match="PGAS_MAX_MEMORY_PER_GPU=1 MiB: less than PGAS_SYMMETRIC_SIZE=2 MiB"):
+    with pytest.raises(ValueError, match="PGAS_MAX_MEMORY_PER_GPU=1 MiB: must not be less than PGAS_SYMMETRIC_SIZE=2 MiB"):
         bounds(2 * MIB, MIB, MIB)
 
 

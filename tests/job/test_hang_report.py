@@ -109,7 +109,7 @@ def test_signal_that_nobody_sends(job):
         has(lines, "hang report: " + waited, ended)
         has(lines, r"  process \d+ on \S+, transport p2p", ended)
     has(found[0], "  first error: " + waited, ended)
-    has(found[0], r"  kernels not known to have ended: kernel\[2, 6\]", ended)
+    has(found[0], r"  kernels that may still be running: kernel\[2, 6\]", ended)
     first = next(re.fullmatch("  first error: " + waited, line) for line in found[0] if line.startswith("  first error"))
     others = {"0": "1", "1": "0"}
     rest = f"block {others[first[1]]}, thread 0" if first[3] == "signal_wait_until" else "blocks 0-1, thread 0"
@@ -124,8 +124,8 @@ def test_signal_that_nobody_sends(job):
         ended,
     )
     has(found[1], IN_BARRIER, ended)
-    has(found[1], "  kernels not known to have ended: none", ended)
-    has(found[1], "  no thread waits in a function of pgas", ended)
+    has(found[1], "  kernels that may still be running: none", ended)
+    has(found[1], "  no thread is waiting in a pgas function", ended)
     holds(ended, "pgas: PE 0 failed (DeviceError), ending the job")
     assert ended.seconds < jobs.SOON
 
@@ -360,7 +360,7 @@ def test_waits_of_the_host_say_who_is_waited_for(tmp_path):
         stopped = "" if call == "zeros" else ", which is stopped"
         where = r", at the store at \S+" if jobs.BY_RUN and call == "init" else ""
         who = rf"PE 1 \(process \d+{stopped}\) in pgas\.{call}\(.*\){where}"
-        line = rf"^pgas: PE 0 has waited 0.5 s \(PGAS_TIMEOUT\) for {who}, and goes on waiting$"
+        line = rf"^pgas: PE 0 has waited 0.5 s \(PGAS_TIMEOUT\) for {who} and is still waiting$"
         assert len(re.findall(line, ended.err, re.MULTILINE)) == 1, f"{call}\n{ended}"
 
 
@@ -378,7 +378,7 @@ if me == 1:
 """
     ended = jobs.Jobs(tmp_path, real=True)(INIT + "pgas.free(word)\n" + text, npes=3)
     said = re.sub(r"\d{2,}", "N", ended.err)
-    wait = "pgas: PE 0 has waited 0.5 s (PGAS_TIMEOUT) for PE 1 (process N, which is stopped) in MPI_Finalize, and goes on waiting\n"
+    wait = "pgas: PE 0 has waited 0.5 s (PGAS_TIMEOUT) for PE 1 (process N, which is stopped) in MPI_Finalize and is still waiting\n"
     assert (ended.status, said) == (0, wait), ended
 
 
@@ -414,7 +414,7 @@ def test_withheld_completions(job, transport):
     assert found.keys() == {0, 1}, ended
     everything = [line for lines in found.values() for line in lines]
     for pe, lines in found.items():
-        has(lines, r"  the software card \(process \d+, engine \w+\S*.*\) .*, \d+ WQEs executed", ended)
+        has(lines, r"  the software NIC \(process \d+, engine \w+\S*.*\) .*, \d+ WQEs executed", ended)
         has(lines, rf"  process \d+ on \S+, transport {transport}", ended)
         cursors = r"resv_head \d+, ready_head \d+, rung_idx \d+" if transport == "ibgda" else r"prod_idx \d+, rung_idx \d+"
         view = r"; doorbell record \d+; the card: RTS, doorbell seen \d+, executed \d+"
@@ -455,8 +455,8 @@ pgas.synchronize()
     found = reports(ended)
     assert found.keys() == {0, 1}, ended
     for pe, lines in found.items():
-        has(lines, r"  the software card \(process \d+\) is stopped", ended)
-        has(lines, r"  the software card \(process \d+\) does not answer: no answer within 2 s", ended)
+        has(lines, r"  the software NIC \(process \d+\) is stopped", ended)
+        has(lines, r"  the software NIC \(process \d+\) does not answer: no answer within 2 s", ended)
         has(lines, rf"  {QUEUE.format(1, 1 - pe)}: 1 outstanding; .*", ended)
     assert ended.seconds < jobs.SOON
 

@@ -82,8 +82,10 @@ class AllocatorMachine(RuleBasedStateMachine):
             largest = max((n for _, n in free), default=0)
             total = sum(n for _, n in free)
             assert texts[0] == texts[1]
-            words = f"{size_text(nbytes)} wanted, {size_text(total)} of {size_text(self.heap.size)} free, the largest range has "
-            assert words + size_text(largest) in texts[0]
+            words = (
+                f"{size_text(nbytes)} requested, {size_text(total)} of {size_text(self.heap.size)} are free, and the largest free range "
+            )
+            assert f"{words}has {size_text(largest)}" in texts[0]
             return
         start, span = expected
         block, same = allocate(self.heap, nbytes, 1 << shift), allocate(self.twin, nbytes, 1 << shift)
@@ -180,8 +182,8 @@ def test_exhausted():
     with pytest.raises(HeapError) as refused:
         heap.allocate((2, 400), np.dtype(np.float64), 1, "here.py:1")
     assert str(refused.value) == (
-        "symmetric heap exhausted: 6.25 KiB wanted, 1.5 KiB of 4 KiB free, the largest range has 1 KiB "
-        "(the heap begins with PGAS_SYMMETRIC_SIZE and grows to PGAS_MAX_MEMORY_PER_GPU, 4 KiB); the largest arrays: "
+        "symmetric heap exhausted: 6.25 KiB requested, 1.5 KiB of 4 KiB are free, and the largest free range has 1 KiB "
+        "(the heap starts at PGAS_SYMMETRIC_SIZE and can grow to PGAS_MAX_MEMORY_PER_GPU, 4 KiB); the largest arrays: "
         + ", ".join(["uint8 array of shape (512,) allocated at here.py:1: 512 bytes"] * 3)
     )
     assert heap._free == before

@@ -56,7 +56,7 @@ def test_a_wait_is_reported_once(impatient, halted, capsys):
     Late(0, {1, 2, 3}, [*node_of(here, halted, here), *node_of(halted, node="elsewhere")]).exchange(None)
     assert capsys.readouterr().err == (
         f"pgas: PE 0 has waited 1e-09 s (PGAS_TIMEOUT) for PE 1 (process {halted}, which is stopped), PE 2 (process {here}), PE 3 "
-        "in pgas.barrier_all(), and goes on waiting\n"
+        "in pgas.barrier_all() and is still waiting\n"
     )
 
 
@@ -105,7 +105,7 @@ def test_a_launcher_that_is_stopped(impatient, monkeypatch, capsys, between):
         os.killpg(launcher.pid, signal.SIGKILL)
         launcher.communicate()
     whom = f"the launcher (process {launcher.pid}, which is stopped)"
-    assert f"for {whom} in pgas.barrier_all(), and goes on waiting\n" in capsys.readouterr().err
+    assert f"for {whom} in pgas.barrier_all() and is still waiting\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("variable", [{"PGAS_HANG_REPORT": "off"}, {"PGAS_TIMEOUT": "never"}, {"PGAS_TIMEOUT": "60"}])
@@ -165,7 +165,7 @@ def test_an_interrupted_request(monkeypatch):
             patch.setattr(client, "tell_if_late", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 connection.ask(messages.Kind.COUNTERS)
-        with pytest.raises(AdapterGone, match="the software card is gone"):
+        with pytest.raises(AdapterGone, match="the software NIC is gone"):
             connection.ask(messages.Kind.COUNTERS)
         thread.join()
 
@@ -191,7 +191,7 @@ def test_a_card_that_does_not_answer_is_reported_once(monkeypatch, capfd):
         thread.join()
     with contextlib.closing(connection):
         assert connection.server == {}
-    words = f"the software card (process {os.getpid()}) to do HELLO, and goes on waiting"
+    words = f"the software NIC (process {os.getpid()}) to do HELLO and is still waiting"
     assert capfd.readouterr().err == f"pgas: PE 3 has waited 0.01 s (PGAS_TIMEOUT) for {words}\n"
 
 
@@ -202,11 +202,11 @@ def test_a_card_that_does_not_start_is_reported(monkeypatch, capfd, tmp_path):
     (tmp_path / "card").write_text("#!/bin/sh\nkill -STOP $$\n")
     (tmp_path / "card").chmod(0o755)
     monkeypatch.setattr(client, "_START_TIMEOUT_S", 0.01)
-    with pytest.raises(client.TransportError, match="the software card did not start: timed out"):
+    with pytest.raises(client.TransportError, match="the software NIC did not start: timed out"):
         client.start(1)
     said = capfd.readouterr().err
-    assert said.startswith(f"pgas: process {os.getpid()} has waited 0.01 s (PGAS_TIMEOUT) for the software card (process "), said
-    assert said.endswith(" to start, and goes on waiting\n"), said
+    assert said.startswith(f"pgas: process {os.getpid()} has waited 0.01 s (PGAS_TIMEOUT) for the software NIC (process "), said
+    assert said.endswith(" to start and is still waiting\n"), said
 
 
 def test_a_starting_card_ignores_ctrl_c(monkeypatch, tmp_path):
@@ -214,6 +214,6 @@ def test_a_starting_card_ignores_ctrl_c(monkeypatch, tmp_path):
     monkeypatch.setattr(client.sys, "executable", str(tmp_path / "card"))
     (tmp_path / "card").write_text("#!/bin/sh\nkill -INT $$\nkill -USR1 $$\nexit 3\n")
     (tmp_path / "card").chmod(0o755)
-    with pytest.raises(client.TransportError, match="the software card did not start: exit status 3"):
+    with pytest.raises(client.TransportError, match="the software NIC did not start: exit status 3"):
         client.start(1)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()

@@ -168,10 +168,10 @@ def test_a_watch_can_be_extended_and_stopped(sleeper):
     done = threading.Event()
     watch = Watch([("PE 0", sleeper().pid)], lambda *death: lost.append(death) or done.set())
     late = sleeper()
-    watch.add("the software card", late.pid)
+    watch.add("the software NIC", late.pid)
     late.kill()
     assert done.wait(30)
-    assert lost == [("the software card", late.pid, "was killed by signal 9")]
+    assert lost == [("the software NIC", late.pid, "was killed by signal 9")]
     watch.stop()
     watch.stop()
 
@@ -200,7 +200,7 @@ def test_a_failure_detector_without_a_common_reporter(sleeper, monkeypatch):
     assert failures._watcher is None
     peer.kill()
     assert done.wait(30)
-    rest = f"on {socket.gethostname()}: the job cannot go on (on other machines another PE may have died first)"
+    rest = f"on {socket.gethostname()}: the job cannot continue (another PE may have died first on another node)"
     assert lost == [f"PE 0 (process {peer.pid}) was killed by signal 9 {rest}"]
     failures.end()
     detector._word.close()

@@ -135,7 +135,7 @@ def test_lines(pieces, shown):
 @pytest.mark.parametrize(
     ("end", "status", "said"),
     [
-        ("os.kill(os.getpid(), 9)", 137, "PE 1 (process N) was killed by signal 9: the job cannot go on"),
+        ("os.kill(os.getpid(), 9)", 137, "PE 1 (process N) was killed by signal 9: the job cannot continue"),
         pytest.param("sys.exit(3)", 3, "program ended with exit status 3", marks=pytest.mark.slow),
         pytest.param("raise ValueError('bad')", 1, "PE 1 failed (ValueError), ending the job", marks=pytest.mark.slow),
     ],
@@ -174,7 +174,7 @@ def test_a_pe_that_is_killed_while_it_prints_why(tmp_path):
     )
     ((status, _, err),) = ended([started(by_run(str(path)))])
     assert status == 137
-    assert re.fullmatch(r"pgas: PE 0 \(process \d+\) was killed by signal 9: the job cannot go on\n", err), err
+    assert re.fullmatch(r"pgas: PE 0 \(process \d+\) was killed by signal 9: the job cannot continue\n", err), err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
@@ -227,8 +227,8 @@ def test_a_machine_that_does_not_come_and_a_wrong_key(tmp_path):
     first = started(by_run(path, *shared), PGAS_SECRET="of the two machines", PGAS_TIMEOUT="6")
     other = started(by_run(path, *shared, "--node-rank", "1"), PGAS_SECRET="of other two machines", PGAS_TIMEOUT="6")
     (alone, refused) = ended([first, other])
-    assert alone == (1, "", f"pgas: pgas.run: machine 1 of 2 has not come to 127.0.0.1:{port} (--node-rank 1)\n")
-    why = "the secrets differ: it is the store of another job, or of another PGAS_SECRET"
+    assert alone == (1, "", f"pgas: pgas.run: node 1 of 2 has not connected to 127.0.0.1:{port} (--node-rank 1)\n")
+    why = "the secrets differ: this store belongs to another job or was started with a different PGAS_SECRET"
     assert refused == (1, "", f"pgas: pgas.run: rank 1: the store at 127.0.0.1:{port} refuses: {why}\n")
 
 
@@ -518,7 +518,7 @@ def test_torchs_store(monkeypatch):
     with pytest.raises(BootstrapError) as refused:
         rendezvous.of(Launched("torchrun", 1, 2))
     assert str(refused.value) == (
-        "rank 1: torchrun's own store at localhost:77 did not tell where rank 0 is: wait timeout after 7000ms, keys: /pgas"
+        "rank 1: torchrun's own store at localhost:77 did not return the address of rank 0: wait timeout after 7000ms, keys: /pgas"
     )
 
 
@@ -529,7 +529,7 @@ def test_a_pe_of_srun_that_is_killed(tmp_path):
     assert found[0][0] == -9
     assert found[1][0] == 1
     assert "pgas: PE 0 (process " in found[0][2] + found[1][2]
-    assert "was killed by signal 9: the job cannot go on" in found[0][2] + found[1][2]
+    assert "was killed by signal 9: the job cannot continue" in found[0][2] + found[1][2]
 
 
 def test_a_pe_of_srun_that_does_not_come(tmp_path):
@@ -539,7 +539,7 @@ def test_a_pe_of_srun_that_does_not_come(tmp_path):
     process.kill()
     ended([process])
     assert re.fullmatch(
-        r"pgas: PE 0 has waited 1 s \(PGAS_TIMEOUT\) for PE 1 in pgas.init\(\), at the store at 127.0.0.1:\d+, and goes on waiting\n", said
+        r"pgas: PE 0 has waited 1 s \(PGAS_TIMEOUT\) for PE 1 in pgas.init\(\), at the store at 127.0.0.1:\d+ and is still waiting\n", said
     )
 
 
@@ -596,7 +596,7 @@ def test_a_name_that_is_loopback_at_home(host, resolved, used, monkeypatch):
 
 @pytest.mark.parametrize("listed", ["", ",", "a..b", "x" * 70])
 def test_a_list_of_no_host(listed):
-    with pytest.raises(BootstrapError, match=f"SLURM_STEP_NODELIST='{listed}' names no host"):
+    with pytest.raises(BootstrapError, match=f"SLURM_STEP_NODELIST='{listed}' contains no host name"):
         rendezvous.first_host(listed)
 
 
@@ -621,7 +621,9 @@ def test_a_key_that_others_may_read(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     rendezvous.job_secret("job")
     (tmp_path / "pgas" / "secret").chmod(0o644)
-    with pytest.raises(BootstrapError, match=r"secret: others own it or may read it: chmod 600, or set PGAS_SECRET"):
+    with pytest.raises(
+        BootstrapError, match=r"secret: this file is owned or readable by other users; run chmod 600 on it, or set PGAS_SECRET"
+    ):
         rendezvous.job_secret("job")
     monkeypatch.setenv("PGAS_SECRET", "sixteen letters!")
     assert rendezvous.job_secret("job") != rendezvous.job_secret("another job")
@@ -630,9 +632,7 @@ def test_a_key_that_others_may_read(tmp_path, monkeypatch):
 @pytest.mark.parametrize("text", ["password", "fifteen letters"])
 def test_a_secret_that_can_be_guessed(text, monkeypatch):
     monkeypatch.setenv("PGAS_SECRET", text)
-    words = (
-        rf"^PGAS_SECRET=\(its value is not shown\): at least 16 characters, better random ones \(openssl rand -hex 32\), not {len(text)}$"
-    )
+    words = rf"^PGAS_SECRET=\(its value is not shown\): must have at least 16 characters, not {len(text)}; use random ones \(openssl .*\)$"
     with pytest.raises(ValueError, match=words):
         config.read("PGAS_SECRET")
     with pytest.raises(BootstrapError, match=words):
@@ -669,9 +669,9 @@ with pgas.init(unique_id=given, rank=rank, size=2):
         ({"unique_id": rendezvous._MARK + b"\xff" * 120, "rank": 0, "size": 1}, "unique_id must be the 128 bytes that pgas.unique_id"),
         ({"unique_id": "text", "rank": 0, "size": 1}, "unique_id must be the 128 bytes that pgas.unique_id"),
         ({"unique_id": b"x" * 128, "rank": 2, "size": 2}, "rank must be an integer from 0 to size - 1, not rank=2 with size=2"),
-        ({"unique_id": b"x" * 128}, "unique_id, rank and size are given together"),
-        ({"rank": 0, "size": 1}, "unique_id, rank and size are given together"),
-        ({"comm": 1, "process_group": 2}, "one of comm, unique_id and process_group may be given"),
+        ({"unique_id": b"x" * 128}, "unique_id, rank, and size must be given together"),
+        ({"rank": 0, "size": 1}, "unique_id, rank, and size must be given together"),
+        ({"comm": 1, "process_group": 2}, "one of comm, unique_id, and process_group may be given"),
     ],
 )
 def test_arguments_of_init(arguments, words):
@@ -780,4 +780,4 @@ def test_the_real_srun(tmp_path, slurm):
         assert (status, sorted(out.splitlines())) == (0, ["0 of 2 got 1", "1 of 2 got 0"]), err
     ((status, _, err),) = ended([started([*slurm, sys.executable, path, "dies"], XDG_CONFIG_HOME=str(tmp_path))])
     assert status == 137, err
-    assert "was killed by signal 9: the job cannot go on" in err, err
+    assert "was killed by signal 9: the job cannot continue" in err, err

@@ -141,7 +141,7 @@ def test_a_rank_that_died(pes, monkeypatch):
     pes[1].forget()
     began = time.monotonic()
     refused = together(lambda: pes[2].allgather(b"", nothing))[0]
-    assert str(refused) == f"PE 1 (process {os.getpid()} on {os.uname().nodename}) ended without pgas.finalize(): the job cannot go on"
+    assert str(refused) == f"PE 1 (process {os.getpid()} on {os.uname().nodename}) ended without pgas.finalize(): the job cannot continue"
     assert time.monotonic() - began < 8  # when silence would be an error
     assert read() == (f"PE 1 (process {os.getpid()} on {os.uname().nodename})", "ended without pgas.finalize()")
     assert fd >= 0
@@ -189,7 +189,7 @@ def test_the_server_ends(pes, server):
     server.close()
     refused = together(lambda: pes[0].allgather(b"", nothing))[0]
     how = "is gone: the process that served it has ended"
-    assert str(refused) == f"the store at 127.0.0.1:{server.address.port} {how}: the job cannot go on"
+    assert str(refused) == f"the store at 127.0.0.1:{server.address.port} {how}: the job cannot continue"
     assert pes[0].hearing()[1]() == (f"the store at 127.0.0.1:{server.address.port}", how)
 
 
@@ -200,11 +200,14 @@ def test_a_wrong_secret(server):
     with pytest.raises(BootstrapError) as refused:
         enter(server, 1, 2, secret=b"another")
     where = f"the store at 127.0.0.1:{server.address.port}"
-    assert str(refused.value) == f"rank 1: {where} refuses: the secrets differ: it is the store of another job, or of another PGAS_SECRET"
+    assert (
+        str(refused.value)
+        == f"rank 1: {where} refuses: the secrets differ: this store belongs to another job or was started with a different PGAS_SECRET"
+    )
 
 
 def test_a_second_rank(pes, server):
-    with pytest.raises(BootstrapError, match=rf"refuses: there is a rank 1 already: process {os.getpid()} on "):
+    with pytest.raises(BootstrapError, match=rf"refuses: rank 1 has already joined: process {os.getpid()} on "):
         enter(server, 1, 3)
     with pytest.raises(BootstrapError, match="refuses: rank 0 says that there are 4 PEs, others that there are 3"):
         enter(server, 0, 4)
@@ -358,7 +361,7 @@ def test_no_server():
 
 def test_every_store_that_answers_refuses(server):
     address = Address(server.address.host, server.address.port, b"another", 2)
-    with pytest.raises(BootstrapError, match=r"rank 1 of 2 waited, but no store at .* admitted it in 0\.3 s: the secrets differ"):
+    with pytest.raises(BootstrapError, match=r"rank 1 of 2 found no store at .* that admitted it in 0\.3 s: the secrets differ"):
         Store(address, 1, 2, "job 1", 0.3)
 
 

@@ -146,7 +146,7 @@ def test_a_relay_that_changes_messages(server, victim, change, how):
         assert how in str(refused[0]) or gone in str(refused[0])
         assert how == "" or f"at 127.0.0.1 {how}" in str(refused[0])
     else:
-        assert str(refused[1]) == f"the store at {relay.address} {how or gone}: the job cannot go on"
+        assert str(refused[1]) == f"the store at {relay.address} {how or gone}: the job cannot continue"
     for pe in (first, second):
         pe.close()
 
@@ -338,7 +338,7 @@ def test_a_message_that_is_none(member, server, pes, sent, why):
     member.connection.sendall(sent)
     assert member.take() == ("REFUSED", why)
     (error,) = together(lambda: other.allgather(b"", nothing))
-    assert str(error) == f"PE 0 (process 1 on h) at 127.0.0.1 {why}: the job cannot go on"
+    assert str(error) == f"PE 0 (process 1 on h) at 127.0.0.1 {why}: the job cannot continue"
     other.close()
 
 
@@ -391,7 +391,7 @@ def test_an_exchange_that_is_too_large(server, pes, monkeypatch):
         with pytest.raises(BootstrapError, match=r"rank 1: GATHER: the parts of all ranks have 1200 bytes, and may have 1000$"):
             members[1].allgather(b"x" * 600, nothing)
         patch.setattr(store, "EXCHANGE_MAX", 1000)
-        with pytest.raises(BootstrapError, match="PE 1 sends 1001 bytes to the other PEs, but all PEs together may send 1000"):
+        with pytest.raises(BootstrapError, match="PE 1 sends 1001 bytes to the other PEs, but all PEs together may send at most 1000"):
             members[1].allgather(b"x" * 1001, nothing)
     for member in members:
         member.close()

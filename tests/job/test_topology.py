@@ -54,7 +54,7 @@ def test_first_difference_is_named(other, words):
     with pytest.raises(BootstrapError) as refused:
         check_alike([pe(0), pe(1), replace(pe(2), **other), replace(pe(3), version="9")])
     text = str(refused.value)
-    for word in [*words, "it must be the same on all"]:
+    for word in [*words, "it must be the same on all PEs"]:
         assert word in text
 
 
@@ -76,10 +76,10 @@ def test_heaps_larger_than_the_memory():
     simulators = [pe(0, "alpha", host_memory=99), pe(1, "beta", host_memory=29), pe(2, "beta", host_memory=29)]
     with pytest.raises(
         HeapError,
-        match=r"^PGAS_SYMMETRIC_SIZE=15 bytes: the heaps of PEs 1, 2 take 30 bytes, and the machine has 29 bytes; it may be 14 bytes at .",
+        match=r"^PGAS_SYMMETRIC_SIZE=15 bytes: the heaps of PEs 1, 2 take 30 bytes, and the machine has 29 bytes; it may be at most 14 by",
     ):
         check_memory(simulators, 15)
-    with pytest.raises(HeapError, match="the heaps of PEs 1, 2 take 100 GiB, and the GPU has 80 GiB; it may be 40 GiB at"):
+    with pytest.raises(HeapError, match="the heaps of PEs 1, 2 take 100 GiB, and the GPU has 80 GiB; it may be at most 40 GiB"):
         check_memory([pe(0, gpu="GPU-a"), pe(1, gpu="GPU-b"), pe(2, gpu="GPU-b")], 50 << 30)
 
 
@@ -112,7 +112,7 @@ def test_sharing_without_mps_says_how_to_start_it(mps):
 def test_engine_that_shares_a_gpu_without_mps():
     """It works slowly, with a warning that says what is slow, why, and what helps."""
     text = slow_engine([pe(0, gpu="GPU-b"), pe(1, gpu="GPU-a")], "GPU-a")
-    for words in ("PE 1 and the engine of the software card share one GPU (NVIDIA H100, GPU-a) without MPS", "milliseconds", "a spare GPU"):
+    for words in ("PE 1 and the engine of the software NIC share one GPU (NVIDIA H100, GPU-a) without MPS", "milliseconds", "a spare GPU"):
         assert words in text
     assert text.endswith(f"start MPS first: {START_MPS}")
 
@@ -130,17 +130,17 @@ def test_engine_that_shares_no_gpu_or_under_mps():
 def test_p2p(requested, n):
     transport, reason = choose_transport(requested, [pe(i) for i in range(n)], reachable(n))
     assert transport == "p2p"
-    assert "one machine" in reason
+    assert "one node" in reason
 
 
 @pytest.mark.parametrize("requested", ["ibgda", "ibrc"])
 def test_nic_transports(requested):
     """On one machine, in the simulator, where the software card's engine reaches the heaps."""
     pes = [pe(i, gpu=None) for i in range(2)]
-    assert choose_transport(requested, pes, reachable(2)) == (requested, "asked for; over the software card (cpu engine)")
-    reason = "asked for; over the software card (cuda engine)"
+    assert choose_transport(requested, pes, reachable(2)) == (requested, "asked for; over the software NIC (cpu engine)")
+    reason = "asked for; over the software NIC (cuda engine)"
     assert choose_transport(requested, pes, reachable(2), "cuda") == (requested, reason)
-    with pytest.raises(TransportError, match=f"{requested} over the software card connects PEs of one machine only"):
+    with pytest.raises(TransportError, match=f"{requested} over the software NIC connects only PEs on one node"):
         choose_transport(requested, [pe(0, gpu=None), pe(1, gpu=None, node="beta")], reachable(2))
 
 
@@ -149,7 +149,7 @@ def test_nic_transports_on_gpus(requested):
     """The engine is a kernel, as the CPU cannot reach the heaps."""
     pes = [pe(0, gpu="GPU-0"), pe(1, gpu="GPU-1")]
     for engine in ("auto", "cuda"):
-        assert choose_transport(requested, pes, reachable(2), engine) == (requested, "asked for; over the software card (cuda engine)")
+        assert choose_transport(requested, pes, reachable(2), engine) == (requested, "asked for; over the software NIC (cuda engine)")
     with pytest.raises(TransportError, match="PGAS_ENGINE=cpu: the CPU cannot reach heaps in GPU memory"):
         choose_transport(requested, pes, reachable(2), "cpu")
 
@@ -165,8 +165,8 @@ def test_different_machines(requested):
     pes = [pe(0), pe(1), pe(2, node="beta/boot2/pid:[7]"), pe(3, node="gamma/boot3/pid:[7]")]
     with pytest.raises(TransportError) as refused:
         choose_transport(requested, pes, reachable(4))
-    assert "PE 0 (alpha) and PE 2 (beta) are on different machines or in different containers" in str(refused.value)
-    assert "p2p connects PEs of one machine only" in str(refused.value)
+    assert "PE 0 (alpha) and PE 2 (beta) are on different nodes or in different containers" in str(refused.value)
+    assert "p2p connects only PEs on one node" in str(refused.value)
 
 
 def test_two_containers_of_one_machine():
@@ -218,9 +218,9 @@ def test_who_is_near_where_gpus_do_not_reach_each_other():
     assert near.apart(1, 2) is None  # and yet they are not near, as PE 0 and PE 2 are not
 
 
-@pytest.mark.parametrize(("per_node", "words"), [((2,), "2: 3 PEs are no multiple of 2"), ((2, 2), "2,2: 3 PEs are not 4")])
+@pytest.mark.parametrize(("per_node", "words"), [((2,), "2: 3 PEs are not a multiple of 2"), ((2, 2), "2,2: 3 PEs are not 4")])
 def test_machines_for_tests_that_do_not_fit(per_node, words):
-    with pytest.raises(ValueError, match=rf"^PGAS_PES_PER_NODE={words} \(a list says how many each machine has, as 2,1\)$"):
+    with pytest.raises(ValueError, match=rf"^PGAS_PES_PER_NODE={words} \(a list, such as 2,1, gives the number of PEs on each node\)$"):
         groups("aaa", per_node=per_node)
 
 
@@ -231,9 +231,9 @@ TWO_MACHINES = [pe(0, nic="mlx5_0:1"), pe(1, nic="mlx5_0:1"), pe(2, node="beta",
 def test_pairs_asked_for(far):
     reason = f"asked for; {far} over mlx5_0:1 ()"
     assert choose_transport(f"p2p,{far}", TWO_MACHINES, reachable(4)) == (f"p2p,{far}", reason)
-    card = f"asked for; {far} over the software card (cpu engine)"
+    card = f"asked for; {far} over the software NIC (cpu engine)"
     assert choose_transport(f"p2p,{far}", [pe(i) for i in range(4)], reachable(4), per_node=(2,)) == (f"p2p,{far}", card)
-    words = r"^PE 0 \(alpha\) and PE 2 \(beta\) are on different machines .* over the software card connects PEs of one machine only$"
+    words = r"^PE 0 \(alpha\) and PE 2 \(beta\) are on different nodes .* over the software NIC connects only PEs on one node$"
     with pytest.raises(TransportError, match=words):
         choose_transport(f"p2p,{far}", [replace(pe, nic="softhca") for pe in TWO_MACHINES], reachable(4))
 
@@ -241,7 +241,7 @@ def test_pairs_asked_for(far):
 @pytest.mark.parametrize("requested", ["p2p,ibgda", "p2p,ibrc", "auto"])
 def test_a_nic_on_one_machine_only(requested):
     pes = [*TWO_MACHINES[:2], *(replace(pe, nic="softhca", nic_reason="this machine has no RDMA device") for pe in TWO_MACHINES[2:])]
-    words = "PE 2 has no NIC" if requested == "auto" else "PE 2 uses the software card"
+    words = "PE 2 has no NIC" if requested == "auto" else "PE 2 uses the software NIC"
     with pytest.raises(TransportError, match=rf"{words} \(this machine has no RDMA device\)"):
         choose_transport(requested, pes, reachable(4))
 
@@ -275,10 +275,10 @@ def test_auto_on_one_machine_that_counts_as_two():
     for refused in ("softhca", ""):
         chosen = choose_transport("auto", ask("ibgda"), reachable(3), per_node=(2, 1), ask=lambda name, refused=refused: ask(name, refused))
         assert chosen == ("p2p,ibrc", "not all PEs map each other's memory; ibrc over mlx5_0:1 ()")
-    with pytest.raises(TransportError, match=r"as PGAS_PES_PER_NODE=2,1 counts: .*; for ibgda and ibrc PE 0 has no NIC \(PGAS_HCA="):
+    with pytest.raises(TransportError, match=r"according to PGAS_PES_PER_NODE=2,1: .*; for ibgda and ibrc PE 0 has no NIC \(PGAS_HCA="):
         choose_transport("auto", ask("ibgda"), reachable(3), per_node=(2, 1))
 
 
 def test_p2p_asked_for_on_what_counts_as_two_machines():
-    with pytest.raises(TransportError, match="on different machines, as PGAS_PES_PER_NODE=1 counts: p2p connects PEs of one machine only"):
+    with pytest.raises(TransportError, match="on different nodes according to PGAS_PES_PER_NODE=1: p2p connects only PEs on one node"):
         choose_transport("p2p", [pe(0), pe(1)], reachable(2), per_node=(1,))

@@ -27,55 +27,55 @@ def start(one=None, **every):
         os.environ.pop(name, None)
 """
 
-CHOICES = "one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"
+CHOICES = "must be one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"
 
 #: Variables, and the refusal. PE 1 may have other variables, and only PE 0 may have a NIC.
 REFUSED = [
     ("start(PGAS_TRANSPORT='p2p,p2p')", f"ValueError: PGAS_TRANSPORT=p2p,p2p: {CHOICES}"),
     ("start(PGAS_TRANSPORT='p2p,tcp')", f"ValueError: PGAS_TRANSPORT=p2p,tcp: {CHOICES}"),
     ("start(PGAS_TRANSPORT='ibgda,ibrc')", f"ValueError: PGAS_TRANSPORT=ibgda,ibrc: {CHOICES}"),
-    ("start(PGAS_AMO='sm')", "ValueError: PGAS_AMO=sm: one of nic, peer"),
+    ("start(PGAS_AMO='sm')", "ValueError: PGAS_AMO=sm: must be one of nic, peer"),
     (
         "start(PGAS_PES_PER_NODE='two')",
-        "ValueError: PGAS_PES_PER_NODE=two: a number of PEs from 1 to 9999, several with commas between them, or empty",
+        "ValueError: PGAS_PES_PER_NODE=two: must be a number of PEs from 1 to 9999, several of them separated by commas, or empty",
     ),
     (
         "start(PGAS_PES_PER_NODE='2')",
-        "ValueError: PGAS_PES_PER_NODE=2: 3 PEs are no multiple of 2 (a list says how many each machine has, as 2,1)",
+        "ValueError: PGAS_PES_PER_NODE=2: 3 PEs are not a multiple of 2 (a list, such as 2,1, gives the number of PEs on each node)",
     ),
     (
         "start(PGAS_PES_PER_NODE='2,2')",
-        "ValueError: PGAS_PES_PER_NODE=2,2: 3 PEs are not 4 (a list says how many each machine has, as 2,1)",
+        "ValueError: PGAS_PES_PER_NODE=2,2: 3 PEs are not 4 (a list, such as 2,1, gives the number of PEs on each node)",
     ),
     (
         "start({'PGAS_TRANSPORT': 'p2p'}, PGAS_TRANSPORT='p2p,ibrc')",
-        "BootstrapError: PEs differ in PGAS_TRANSPORT: PE 0 has p2p,ibrc, PE 1 has p2p; it must be the same on all",
+        "BootstrapError: PEs differ in PGAS_TRANSPORT: PE 0 has p2p,ibrc, PE 1 has p2p; it must be the same on all PEs",
     ),
     (
         "start({'PGAS_PES_PER_NODE': '2,1'})",
-        "BootstrapError: PEs differ in PGAS_PES_PER_NODE: PE 0 has nothing, PE 1 has 2,1; it must be the same on all",
+        "BootstrapError: PEs differ in PGAS_PES_PER_NODE: PE 0 has nothing, PE 1 has 2,1; it must be the same on all PEs",
     ),
     (
         "start(PGAS_HCA='mlx5_9', PGAS_PES_PER_NODE='2,1')",
-        "TransportError: PE 0 (HOST) and PE 2 (HOST) are on different machines, as PGAS_PES_PER_NODE=2,1 counts: p2p connects PEs of one "
-        "machine only; for ibgda and ibrc PE 0 has no NIC (PGAS_HCA=mlx5_9: this machine has no such device; RDMA devices here: none)",
+        "TransportError: PE 0 (HOST) and PE 2 (HOST) are on different nodes according to PGAS_PES_PER_NODE=2,1: p2p connects only PEs on "
+        "one node; for ibgda and ibrc PE 0 has no NIC (PGAS_HCA=mlx5_9: this machine has no such device; RDMA devices here: none)",
     ),
     (
         "start({'PGAS_HCA': 'mlx5_9'}, PGAS_PES_PER_NODE='2,1')",
-        "TransportError: PE 0 (HOST) and PE 2 (HOST) are on different machines, as PGAS_PES_PER_NODE=2,1 counts: p2p connects PEs of one "
-        "machine only; for ibgda and ibrc PE 1 has no NIC (PGAS_HCA=mlx5_9: this machine has no such device; RDMA devices here: none)",
+        "TransportError: PE 0 (HOST) and PE 2 (HOST) are on different nodes according to PGAS_PES_PER_NODE=2,1: p2p connects only PEs on "
+        "one node; for ibgda and ibrc PE 1 has no NIC (PGAS_HCA=mlx5_9: this machine has no such device; RDMA devices here: none)",
     ),
     (
         "start(PGAS_TRANSPORT='p2p', PGAS_PES_PER_NODE='2,1')",
-        "TransportError: PE 0 (HOST) and PE 2 (HOST) are on different machines, as PGAS_PES_PER_NODE=2,1 counts: p2p connects PEs of one "
-        "machine only; with NICs: PGAS_TRANSPORT=p2p,ibgda or p2p,ibrc",
+        "TransportError: PE 0 (HOST) and PE 2 (HOST) are on different nodes according to PGAS_PES_PER_NODE=2,1: p2p connects only PEs on "
+        "one node; with NICs: PGAS_TRANSPORT=p2p,ibgda or p2p,ibrc",
     ),
     (
         "if me == 0:\n"
         "    hca.choose = lambda *args: Choice(SimpleNamespace(name='mlx5_0'), SimpleNamespace(number=1), 'it is near')\n"
         "start(PGAS_TRANSPORT='p2p,ibrc', PGAS_PES_PER_NODE='2,1')",
-        "TransportError: PE 1 uses the software card (kernels run in the simulator), PE 0 mlx5_0:1 (it is near): all PEs use an RDMA "
-        "device, or none does (PGAS_HCA)",
+        "TransportError: PE 1 uses the software NIC (kernels run in the simulator), PE 0 mlx5_0:1 (it is near): either all PEs must use an "
+        "RDMA device, or none (PGAS_HCA)",
     ),
 ]
 
@@ -132,7 +132,7 @@ attempt(store[1, 1], word, (me + 1) % n)
 """
     ended = job(INIT + text, npes=3, **TWO)
     assert ended.only_line(0) == "no error", ended
-    why = "is not mapped here (on different machines, as PGAS_PES_PER_NODE=2,1 counts): use put and get"
+    why = "is not mapped here (on different nodes according to PGAS_PES_PER_NODE=2,1): use put and get"
     assert ended.only_line(1).endswith(f"PE 1, block 0, thread 0: ptr: the memory of PE 2 {why}"), ended
     assert ended.only_line(2).endswith(f"PE 2, block 0, thread 0: ptr: the memory of PE 0 {why}"), ended
 

@@ -93,8 +93,10 @@ def test_a_cut_network(tmp_path):
     here, there = ((tmp_path / name).read_text() for name in ("first", "second"))
     assert (tmp_path / "status").read_text().split() == ["1", "1"], here + there
     assert int((tmp_path / "over").read_text()) - int((tmp_path / "cut").read_text()) < LIMIT_S, here + there
-    assert re.search(r"PE [23] \(process \d+ on \S+\) is unreachable at 10\.0\.0\.2 \(.+\): the job cannot go on\n", here), here
-    assert re.search(r"the store at 10\.0\.0\.1:29400 is unreachable(: nothing has come .*| \(.+\)): the job cannot go on\n", there), there
+    assert re.search(r"PE [23] \(process \d+ on \S+\) is unreachable at 10\.0\.0\.2 \(.+\): the job cannot continue\n", here), here
+    assert re.search(r"the store at 10\.0\.0\.1:29400 is unreachable(: nothing has come .*| \(.+\)): the job cannot continue\n", there), (
+        there
+    )
 
 
 @pytest.mark.slow

@@ -300,7 +300,7 @@ def test_a_broken_file_and_a_full_disk(warm):
     path, fresh, broken, full = python(warm, KERNEL + SPOILT)
     assert os.path.basename(os.path.dirname(path)) == "pgas"
     assert fresh == [0, []]
-    assert broken == [0, [f"{path} is not loaded, the code is compiled anew: it is broken (1000 bytes)"]]
+    assert broken == [0, [f"{path} was not loaded, so the code is being recompiled: it is broken (1000 bytes)"]]
     assert full == [0, [f"{path} cannot be written, so code is compiled in every process: File too large"]]
 
 

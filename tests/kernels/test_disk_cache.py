@@ -84,7 +84,7 @@ def test_files_of_other_users_are_not_loaded(let, of, files, tmp_path):
     path = files.path("key")
     planted(path, pickle.dumps(Evil()))
     let(path if of == "file" else tmp_path)
-    with pytest.warns(PgasWarning, match=rf"{path} is not loaded, the code is compiled anew: another user owns it") as said:
+    with pytest.warns(PgasWarning, match=rf"{path} was not loaded, so the code is being recompiled: another user owns it") as said:
         assert files.load("key") is None
     assert ("its folder" in str(said[0].message)) == (of == "folder")
     assert RAN == []
@@ -93,7 +93,7 @@ def test_files_of_other_users_are_not_loaded(let, of, files, tmp_path):
 def test_nothing_is_written_to_a_folder_of_another_user(files, tmp_path):
     tmp_path.chmod(0o777)
     with pytest.warns(
-        PgasWarning, match=rf"{files.path('key')} cannot be written, so code .*: another user owns its folder or may write it"
+        PgasWarning, match=rf"{files.path('key')} cannot be written, so code .*: another user owns its folder or can write to it"
     ):
         files.save("key", "code")
     assert list(tmp_path.iterdir()) == []
@@ -102,7 +102,7 @@ def test_nothing_is_written_to_a_folder_of_another_user(files, tmp_path):
 def test_a_link_is_not_followed(files, tmp_path):
     planted(tmp_path / "elsewhere", pickle.dumps(Evil()))
     files.path("key").symlink_to(tmp_path / "elsewhere")
-    with pytest.warns(PgasWarning, match="is not loaded"):
+    with pytest.warns(PgasWarning, match="was not loaded"):
         assert files.load("key") is None
     assert RAN == []
 
@@ -171,7 +171,7 @@ def kept(tmp_path, monkeypatch):
 def test_a_broken_file(spoilt, kept):
     """The warning names it, and it is written again."""
     kept.write_bytes(spoilt(kept.read_bytes()))
-    with pytest.warns(PgasWarning, match=rf"{kept} is not loaded, the code is compiled anew: it is broken \(\d+ bytes\)"):
+    with pytest.warns(PgasWarning, match=rf"{kept} was not loaded, so the code is being recompiled: it is broken \(\d+ bytes\)"):
         assert hits() == 0
     with quietly():
         assert hits() == 1
@@ -179,7 +179,7 @@ def test_a_broken_file(spoilt, kept):
 
 def test_a_file_of_other_contents(kept):
     planted(kept, pickle.dumps(1))
-    with pytest.warns(PgasWarning, match=rf"{kept} is not loaded, the code is compiled anew: "):
+    with pytest.warns(PgasWarning, match=rf"{kept} was not loaded, so the code is being recompiled: "):
         assert hits() == 0
 
 

@@ -15,7 +15,7 @@ CARD = os.environ.get("UVERBS_CARD") if DEVICE not in ("auto", "softhca") else N
 
 #: A real device (PGAS_HCA=rxe0) cannot be paused or delayed, and has no such counters.
 needs_card = pytest.mark.skipif(
-    DEVICE not in ("auto", "softhca") and CARD is None, reason="capability missing: the software card, which has counters and can be paused"
+    DEVICE not in ("auto", "softhca") and CARD is None, reason="capability missing: the software NIC, which has counters and can be paused"
 )
 
 

@@ -10,7 +10,7 @@ import pytest
 import pgas
 from mpi.checks import N
 
-NO_COPY = r"^a symmetric array cannot be copied or pickled, as it is this PE's memory: copy or send array\.copy_to_host\(\)$"
+NO_COPY = r"^a symmetric array cannot be copied or pickled, because it refers to this PE's memory; use array\.copy_to_host\(\) instead$"
 
 
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
@@ -71,7 +71,7 @@ def test_views_that_would_be_copies_are_refused(heap):
                 made()
             assert str(refused.value) == (
                 f"{call} of an array of shape {tuple(view.shape)} and strides {tuple(view.strides)} needs a copy, which would not be on "
-                f"the symmetric heap: use copy_to_host().{call}"
+                f"the symmetric heap; use copy_to_host().{call}"
             )
     with pytest.raises(ValueError, match="cannot reshape array of size 6"):
         array.reshape(5)
@@ -172,13 +172,13 @@ def test_dtypes_by_name(heap):
 
 def test_dtypes_that_kernels_lack(heap):
     """They are refused at once: no function in a kernel could take such an array."""
-    words = " cannot live on the symmetric heap: Numba has no type for such elements (the byte order must be native; "
+    words = " cannot be allocated on the symmetric heap, because Numba has no type for such elements (the byte order must be native; "
     records, of_bfloat16 = [("i", np.int32), ("of", [("f", ">f4", 2)])], np.dtype([("b", "bfloat16")])
     for dtype in (">i4", np.longdouble, np.clongdouble, "V8", "float4_e2m1fn", np.dtype(records), of_bfloat16):
         with pytest.raises(TypeError) as refused:
             pgas.zeros(3, dtype)
         assert str(refused.value).startswith(f"pgas.zeros: arrays of {np.dtype(dtype)}{words}")
-    with pytest.raises(TypeError, match=r"^pgas.array: arrays of >f8 cannot live"):
+    with pytest.raises(TypeError, match=r"^pgas.array: arrays of >f8 cannot be allocated"):
         pgas.array(np.ones(3, ">f8"))
     for dtype in ("<i4", "datetime64[s]", [("i", "i1"), ("f", "f8", 2), ("name", "S4")]):
         assert heap.zeros(3, dtype).dtype == np.dtype(dtype)

@@ -89,5 +89,5 @@ def test_refused_on_the_host(heap):
         with pytest.raises(TypeError, match="dtype must be a NumPy dtype or the name of one"):
             pgas.zeros(3, unknown)
     for record in ([("a", "float8_e5m2")], [("a", "float8_e5m2", 3)]):
-        with pytest.raises(TypeError, match="cannot live on the symmetric heap"):
+        with pytest.raises(TypeError, match="cannot be allocated on the symmetric heap"):
             pgas.zeros(3, np.dtype(record))

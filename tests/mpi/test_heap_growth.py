@@ -72,7 +72,7 @@ def test_a_heap_that_grows_to_its_limit(small):
     """In steps of one chunk, of several, and of the rest; then it is exhausted, and stays usable."""
     job, arrays = small
     for nbytes, alignment in ((21 * MIB, 512), (1, 2 * window.HEAP_OFFSET)):
-        with raises(HeapError, rf"symmetric heap exhausted: {size_text(nbytes)} wanted, 4 MiB of 4 MiB free"):
+        with raises(HeapError, rf"symmetric heap exhausted: {size_text(nbytes)} requested, 4 MiB of 4 MiB are free"):
             pgas.empty(nbytes, np.uint8, alignment=alignment)
     assert job.heap.size == 4 * MIB
     kept = allocate(arrays, 3 * MIB, pgas.zeros)
@@ -86,7 +86,7 @@ def test_a_heap_that_grows_to_its_limit(small):
     assert (offset(last), job.heap.size) == (13 * MIB, 20 * MIB)
     is_on_the_heap(job, last)
     for _ in range(2):
-        with raises(HeapError, r"exhausted: 512 bytes wanted, 0 bytes of 20 MiB free, .*PGAS_MAX_MEMORY_PER_GPU, 20 MiB\)"):
+        with raises(HeapError, r"exhausted: 512 bytes requested, 0 bytes of 20 MiB are free, .*PGAS_MAX_MEMORY_PER_GPU, 20 MiB\)"):
             pgas.empty(512, np.uint8)
     pgas.free(arrays.pop())
     reaches_right(two[:MIB])
@@ -236,7 +236,7 @@ def test_growth_fails_on_one_pe(small):
 def test_an_initial_heap_above_the_limit(alone, monkeypatch):
     monkeypatch.setenv("PGAS_SYMMETRIC_SIZE", "4M")
     monkeypatch.setenv("PGAS_MAX_MEMORY_PER_GPU", "3M")
-    with raises(ValueError, "PGAS_MAX_MEMORY_PER_GPU=3 MiB: less than PGAS_SYMMETRIC_SIZE=4 MiB"):
+    with raises(ValueError, "PGAS_MAX_MEMORY_PER_GPU=3 MiB: must not be less than PGAS_SYMMETRIC_SIZE=4 MiB"):
         pgas.init()
 
 

@@ -155,7 +155,7 @@ def test_refusals(heap):
     array, empty, on_heap, other = on_device(np.zeros(100)), cuda.device_array(0), heap.zeros(10), on_device(np.zeros(10))
     pgas.register(array)
     calls = [
-        (ValueError, pgas.register, (array,), "registered already"),
+        (ValueError, pgas.register, (array,), "already registered"),
         (ValueError, pgas.register, (empty,), "array is empty"),
         (ValueError, pgas.register, (on_heap,), "on the symmetric heap"),
         (TypeError, pgas.register, ([1.0],), "must be an array"),

@@ -138,7 +138,7 @@ def test_kernels_are_compiled_for_a_gpu(monkeypatch, capfd):
             with pytest.raises(TypeError) as refused:
                 kernel[1, 1](array, 2)
             where = f"({__file__}:{number}: {line})"
-            assert str(refused.value) == f"PGAS_DEBUG=strict: a GPU's compiler refuses kernel {kernel.__name__}: {reason} {where}"
+            assert str(refused.value) == f"PGAS_DEBUG=strict: a GPU's compiler rejects kernel {kernel.__name__}: {reason} {where}"
         capfd.readouterr()
         of_elsewhere[1, 1](array, 2)
         said = "pgas: PGAS_DEBUG=strict: kernel of_elsewhere was not compiled for a GPU: ModuleNotFoundError: No module named 'elsewhere'\n"

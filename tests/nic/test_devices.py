@@ -257,8 +257,10 @@ def test_a_software_device_serves_the_simulator_alone(tmp_path):
     (tmp_path / "sys/class/infiniband/mlx5_3/ports/1/state").write_text("1: DOWN\n")
     choice = choose("auto", "", devices(tmp_path), gpus[0], anything, tmp_path)
     assert choice.name == "softhca"
-    assert "rxe0:1 is of a software device, which cannot reach GPU memory" in choice.reason
-    with pytest.raises(TransportError, match=r"PGAS_HCA=rxe0: port 1 is of a software device, which cannot reach GPU memory; RDMA devices"):
+    assert "rxe0:1 belongs to a software device, which cannot access GPU memory" in choice.reason
+    with pytest.raises(
+        TransportError, match=r"PGAS_HCA=rxe0: port 1 belongs to a software device, which cannot access GPU memory; RDMA devices"
+    ):
         choose("rxe0", "", devices(tmp_path), gpus[0], anything, tmp_path)
     assert choose("rxe0", "", devices(tmp_path), None, anything, tmp_path).name == "rxe0:1"
 

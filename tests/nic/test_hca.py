@@ -60,7 +60,7 @@ def test_choices():
         ("auto", False, DEVICE, "none"),
         ("auto", True, DEVICE, "owner"),
         ("auto", None, DEVICE, "owner"),  # the simulator
-        ("auto", False, None, "owner"),  # the software card
+        ("auto", False, None, "owner"),  # the software NIC
         ("owner", False, DEVICE, "owner"),
         ("none", True, None, "none"),
     ],
@@ -145,7 +145,7 @@ def test_jobs_over_devices():
     different = [pe(0, "mlx5_0:1", "near"), pe(1, "mlx5_3:2")]
     assert over_devices(different)[1] == "asked for; over mlx5_0:1 (near; PE 0), mlx5_3:2 (asked for; PE 1)"
     mixed = [pe(0, "mlx5_0:1"), pe(1, "softhca", "this machine has no RDMA device")]
-    with pytest.raises(TransportError, match=r"PE 1 uses the software card \(this machine has no RDMA device\), PE 0 mlx5_0:1"):
+    with pytest.raises(TransportError, match=r"PE 1 uses the software NIC \(this machine has no RDMA device\), PE 0 mlx5_0:1"):
         over_devices(mixed)
 
 

@@ -444,7 +444,7 @@ job().broken = True
     first, attributes, second = found.stdout.splitlines()
     assert first.startswith("CompletionError: ")
     assert "queue pair 1 to PE 0" in first
-    assert "a fault that was asked for" in first
+    assert "an injected fault" in first
     assert attributes.split()[0] == "0"
     assert attributes.split()[2:] == ["True", "True"]
     assert second.startswith("CompletionError: ")

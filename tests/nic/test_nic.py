@@ -155,7 +155,7 @@ attempt(p_and_quiet[1, 32], dest, right)
 wait("barrier", None)
 """
     ended = job(INIT + text, PGAS_TRANSPORT=transport)
-    holds(ended, "the software card (process ", ": the job cannot go on")
+    holds(ended, "the software NIC (process ", ": the job cannot continue")
     assert ended.seconds < jobs.SOON
 
 
@@ -338,11 +338,11 @@ pgas.free(source); pgas.free(dest); pgas.finalize()
 @pytest.mark.parametrize(
     ("name", "value", "wanted"),
     [
-        ("PGAS_QP_DEPTH", "100", "PGAS_QP_DEPTH=100: a power of two from 128 to 32768"),
-        ("PGAS_QP_DEPTH", "65536", "PGAS_QP_DEPTH=65536: a power of two from 128 to 32768"),
-        ("PGAS_IBGDA_NUM_RC_PER_PE", "0", "PGAS_IBGDA_NUM_RC_PER_PE=0: auto or an integer from 1 to 64"),
-        ("PGAS_IBGDA_RC_MAP_BY", "gpu", "PGAS_IBGDA_RC_MAP_BY=gpu: one of cta, sm, warp"),
-        ("PGAS_TRANSPORT", "tcp", "PGAS_TRANSPORT=tcp: one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"),
+        ("PGAS_QP_DEPTH", "100", "PGAS_QP_DEPTH=100: must be a power of two from 128 to 32768"),
+        ("PGAS_QP_DEPTH", "65536", "PGAS_QP_DEPTH=65536: must be a power of two from 128 to 32768"),
+        ("PGAS_IBGDA_NUM_RC_PER_PE", "0", "PGAS_IBGDA_NUM_RC_PER_PE=0: must be auto or an integer from 1 to 64"),
+        ("PGAS_IBGDA_RC_MAP_BY", "gpu", "PGAS_IBGDA_RC_MAP_BY=gpu: must be one of cta, sm, warp"),
+        ("PGAS_TRANSPORT", "tcp", "PGAS_TRANSPORT=tcp: must be one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"),
         ("PGAS_SOFTHCA_FAULTS", "bogus", "bogus"),
     ],
 )
@@ -389,7 +389,7 @@ runtime.current().health.broken = True
     assert first == "CompletionError 0 True 4 0x13 1", ended
     assert re.search(
         r"queue pair 1 to PE 0 \(QP 0x[0-9a-f]+\) failed at WQE 4: remote access error \(0x13\), vendor_err_synd 0x01, "
-        r"a fault that was asked for; RDMA_WRITE wqe_idx 0x0004 .* inline 01000000 \(the first error of this queue pair\)$",
+        r"an injected fault; RDMA_WRITE wqe_idx 0x0004 .* inline 01000000 \(the first error of this queue pair\)$",
         text,
     ), ended
     assert last == "CompletionError 0 True 199 0x5 0", ended

@@ -221,5 +221,5 @@ def test_a_process_has_kernels_for_one_order_of_bytes(monkeypatch):
         window.learn(big_endian=True)
         assert window.constants().big_endian
     window.freeze(CONSTANTS["ibgda"])
-    with pytest.raises(PgasError, match=r"big_endian was True, now False.*start a new one"):
+    with pytest.raises(PgasError, match=r"big_endian was True, now False.*start a new process"):
         window.learn(big_endian=False)

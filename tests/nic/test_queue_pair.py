@@ -503,7 +503,7 @@ def test_a_constructor_that_the_card_refuses_leaves_nothing(pes, observer, wrong
 @pytest.mark.parametrize("call", ["alloc_uar", "query_eqn", "command"])
 def test_a_constructor_whose_adapter_breaks_leaves_nothing(pes, observer, monkeypatch, call):
     def gone(*arguments):
-        raise TransportError("the software card is gone")
+        raise TransportError("the software NIC is gone")
 
     before = objects(observer)
     adapter = Wrapped(pes[0].hca)
@@ -585,23 +585,24 @@ def test_caps_of_the_soft_hca_suffice(pes):
 @pytest.mark.parametrize(
     ("depth", "edits", "text"),
     [
-        (128, {"cqe_version": 0}, "cqe_version is 0, needed is 1: CQEs that carry qpc.user_index"),
-        (128, {"cq_oi": 0}, "cq_oi is 0, needed is 1: CQs that ignore overrun, as nobody reports a consumer index"),
-        (1024, {"log_max_qp_sz": 9}, "log_max_qp_sz is 9, needed is 10 for PGAS_QP_DEPTH=1024"),
-        (128, {"log_max_msg": 29}, "log_max_msg is 29, needed is 30 for WQEs of up to 1073741824 bytes"),
-        (128, {"atomic": 0}, "atomic is 0, needed is 1: atomics"),
-        (128, {"atomic_operations": 7}, "atomic_operations is 7, needed is 15: CAS, FA and both masked"),
-        (128, {"atomic_size_qp": 8}, "atomic_size_qp is 8, needed is 12: operands of 4 and 8 bytes"),
-        (128, {"atomic_size_qp": 4}, "atomic_size_qp is 4, needed is 12: operands of 4 and 8 bytes"),
+        (128, {"cqe_version": 0}, "cqe_version is 0, but must be 1: CQEs that carry qpc.user_index"),
+        (128, {"cq_oi": 0}, "cq_oi is 0, but must be 1: CQs that ignore overrun, as nobody reports a consumer index"),
+        (1024, {"log_max_qp_sz": 9}, "log_max_qp_sz is 9, but must be 10 for PGAS_QP_DEPTH=1024"),
+        (128, {"log_max_msg": 29}, "log_max_msg is 29, but must be 30 for WQEs of up to 1073741824 bytes"),
+        (128, {"atomic": 0}, "atomic is 0, but must be 1: atomics"),
+        (128, {"atomic_operations": 7}, "atomic_operations is 7, but must be 15: CAS, FA and both masked"),
+        (128, {"atomic_size_qp": 8}, "atomic_size_qp is 8, but must be 12: operands of 4 and 8 bytes"),
+        (128, {"atomic_size_qp": 4}, "atomic_size_qp is 4, but must be 12: operands of 4 and 8 bytes"),
         (
             128,
             {"atomic_req_8B_endianness_mode": 2},
-            "atomic_req_8B_endianness_mode is 2, needed is 0 or 1: old values of 8 bytes are big-endian or host-endian",
+            "atomic_req_8B_endianness_mode is 2, but must be 0 or 1: old values of 8 bytes are big-endian or host-endian",
         ),
         (
             128,
             {"cqe_version": 0, "atomic_operations": 3},
-            "cqe_version is 0, needed is 1: CQEs that carry qpc.user_index; atomic_operations is 3, needed is 15: CAS, FA and both masked",
+            "cqe_version is 0, but must be 1: CQEs that carry qpc.user_index; atomic_operations is 3, but must be 15: CAS, FA and both "
+            "masked",
         ),
     ],
 )

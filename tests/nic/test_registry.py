@@ -41,7 +41,7 @@ def test_names():
     assert registry.pairs() == ("p2p,ibgda", "p2p,ibrc")
     assert [registry.over_nic(name) for name in ("auto", "p2p", "ibrc", "p2p,ibgda")] == [("ibgda", "ibrc"), (), ("ibrc",), ("ibgda",)]
     assert config.TRANSPORTS == ["auto", "p2p", "ibgda", "ibrc", "p2p,ibgda", "p2p,ibrc"]
-    with pytest.raises(TransportError, match="PGAS_TRANSPORT=tcp: this version of pgas has no such transport; there are p2p, ibgda, ibrc"):
+    with pytest.raises(TransportError, match="PGAS_TRANSPORT=tcp: this version of pgas has no such transport; available: p2p, ibgda, ibrc"):
         registry.get("tcp")
 
 

@@ -206,7 +206,7 @@ sys.exit(1)
 """
     ended = run(INIT + text, wrapper=("/bin/sh", "-c", '"$0" "$@"; sleep 60'))
     seconds = time.time() - float(re.search(r"killed at ([0-9.]+)", ended.out)[1])
-    holds(ended, "PE 1 (process ", ": the job cannot go on")
+    holds(ended, "PE 1 (process ", ": the job cannot continue")
     assert seconds < 30, (seconds, ended)
 
 

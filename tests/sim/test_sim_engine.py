@@ -183,7 +183,7 @@ class TestFrontend:
 
         k[264, 1]()
         with pytest.raises(
-            PgasError, match="k: 265 blocks of 1024 threads cannot run at once on an H100, at most 264 can, and a grid barrier"
+            PgasError, match="k: 265 blocks of 1024 threads cannot run concurrently on an H100; the maximum is 264, because a grid barrier"
         ):
             k[265, 1024]()
 

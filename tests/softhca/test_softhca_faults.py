@@ -83,7 +83,7 @@ def test_the_nth_wqe_fails_with_any_syndrome(pes, observer, syndrome):
     assert pes[1].read(pes[1].heap, 24) == b"executed" * 2 + bytes(8)
     assert (qp.state(), peer.state()) == (QpState.ERR, QpState.RTS)
     first = pes[0].hca.diagnose(qp.qpn)
-    assert (first.wqe_idx, first.syndrome, first.words) == (2, syndrome, "a fault that was asked for")
+    assert (first.wqe_idx, first.syndrome, first.words) == (2, syndrome, "an injected fault")
     pair(pes)[0].run(wqe.nop)  # the fault has happened, and does not again
 
 
@@ -368,7 +368,7 @@ def test_a_trace_that_is_not_taken_loses_the_newest_and_says_so(pes, observer):
 
 
 def test_a_trace_of_something_else_is_refused(observer):
-    with pytest.raises(TransportError, match="bell: not among wqe, cqe, cmd"):
+    with pytest.raises(TransportError, match="unknown: bell; must be among wqe, cqe, cmd"):
         observer.trace(["bell"])
 
 

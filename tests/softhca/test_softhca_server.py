@@ -233,11 +233,11 @@ def test_calls_after_the_card_was_killed(own_card):
         lambda: pe.hca.register_umem(pe.heap, 64), lambda: pe.hca.deregister_umem(pe.umem), lambda: pe.hca.diagnose(qp.qpn),
         lambda: pe.hca.register_mr(pe.heap, 64, pe.pdn, 0), lambda: pe.hca.deregister_mr(pe.key), pe.hca.counters,
     ):  # fmt: skip
-        with pytest.raises(TransportError, match="the software card is gone"):
+        with pytest.raises(TransportError, match="the software NIC is gone"):
             call()
     pe.close()
     own_card.close()
-    with pytest.raises(TransportError, match="no software card at"):
+    with pytest.raises(TransportError, match="no software NIC at"):
         client.SoftHCA(own_card.name, 1, [])
     assert own_card.name not in client.find()
 
@@ -276,7 +276,7 @@ def test_the_card_ends_when_its_engine_has_failed(program):
     """It prints an error; PEs notice the end of its process."""
     card = program(FAILED_ENGINE)
     out, _ = card.communicate(timeout=30)
-    assert out == "pgas: the software card cannot go on: TimeoutError: the engine of the software card has ended\n"
+    assert out == "pgas: the software NIC cannot continue: TimeoutError: the engine of the software NIC has ended\n"
     assert card.returncode == 1
 
 
@@ -401,9 +401,11 @@ def test_garbage_of_every_kind(card, pes, observer, who):
 # ------------------------------------------------------------------------------------------------------------------------ starting
 
 
-@pytest.mark.parametrize(("options", "text"), [({"faults": "boom"}, "no fault 'boom'"), ({"trace": "bell"}, "bell: not among")])
+@pytest.mark.parametrize(
+    ("options", "text"), [({"faults": "boom"}, "unknown fault 'boom'"), ({"trace": "bell"}, "unknown: bell; must be among")]
+)
 def test_a_card_that_cannot_start_says_why(options, text):
-    with pytest.raises(TransportError, match=f"the software card did not start: .*{text}"):
+    with pytest.raises(TransportError, match=f"the software NIC did not start: .*{text}"):
         client.start(1, **options)
 
 

@@ -232,7 +232,7 @@ def test_a_peer_without_a_route(machine):
     machine.routed = False
     for pes in pair_of("mlx5_1"):
         text = said(connected, pes, adapter.Path(GID["mlx5_1"]))
-        assert text.startswith("mlx5_1: the kernel finds no way from GID 3 to GID 0000:0000:0000:0000:0000:ffff:c0a8:0702: ")
+        assert text.startswith("mlx5_1: the kernel finds no route from GID 3 to GID 0000:0000:0000:0000:0000:ffff:c0a8:0702: ")
         assert "Network is unreachable" in text
 
 
@@ -315,7 +315,7 @@ def test_commands_that_name_no_object_of_this_process(pes):
     qp = make(pes[0])
     for pe, command, name in ((pes[1], Command.QUERY_QP, "qpn"), (pes[0], Command.DESTROY_CQ, "cqn"), (pes[1], Command.TO_ERR_QP, "qpn")):
         text = said(pe.command, command, **{name: qp.qpn ^ 0x20_0000 if name == "cqn" else qp.qpn})
-        assert "which is no object of this process" in text
+        assert "which is not an object of this process" in text
 
 
 def test_a_command_that_the_kernel_does_not_pass_on(pes):
@@ -397,7 +397,7 @@ def test_a_piece_of_gpu_memory_as_a_dma_buf(machine, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(pes[0].hca._library, "dereg_mr", lambda mr: errno.EBUSY)
             text = said(pes[0].hca.deregister_mr, key)
-            assert text == f"mlx5_0 refuses giving memory region {key:#x} back: Device or resource busy"
+            assert text == f"mlx5_0 refuses to release memory region {key:#x}: Device or resource busy"
         pes[0].hca.deregister_mr(key)
 
 
@@ -410,7 +410,7 @@ def test_a_piece_of_gpu_memory_by_pyverbs(machine, monkeypatch):
         pe = pes[0]
         monkeypatch.setattr(gpudirect, "dmabuf", pe.hca._gpu.dmabuf)
         device = SimpleNamespace(pd=pe.hca._pds[pe.pdn])
-        with pytest.raises(Exception, match="dma-buf MR"):  # the software card has no addresses but the process's own
+        with pytest.raises(Exception, match="dma-buf MR"):  # the software NIC has no addresses but the process's own
             memory._as_dma_buf(device, pe.heap + 520, 5000, rig.Access.LOCAL_WRITE)
         assert machine.regions[-1] == played.Region(520, 5000, 520)
 

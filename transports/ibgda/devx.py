@@ -178,7 +178,9 @@ class DevX:
         command, values = commands.parse(inbox)
         key = name, values[name]
         if key not in self._objects:
-            raise TransportError(f"{self.name}: {command_name(command)} names {name} {values[name]:#x}, which is no object of this process")
+            raise TransportError(
+                f"{self.name}: {command_name(command)} names {name} {values[name]:#x}, which is not an object of this process"
+            )
         return key
 
     # ----------------------------------------------------------------------------------------------------------------- memory
@@ -250,7 +252,7 @@ class DevX:
 
     def _deregister_dmabuf(self, mr: int, lkey: int) -> None:
         if error := self._library.dereg_mr(mr):
-            raise TransportError(f"{self.name} refuses giving memory region {lkey:#x} back: {os.strerror(error)}")
+            raise TransportError(f"{self.name} refuses to release memory region {lkey:#x}: {os.strerror(error)}")
 
     def _register(
         self,
@@ -368,8 +370,8 @@ class DevX:
             handle = addr.AH(pd, attr=addr.AHAttr(port_num=self._port.number, is_global=1, gr=route, sl=path.sl))
         except _errors() as error:
             raise TransportError(
-                f"{self.name}: the kernel finds no way from GID {path.gid_index} to GID {text}: {reason(error)} (does ping reach that "
-                "address from this port's network interface? ip route get and ip neigh show the way)"
+                f"{self.name}: the kernel finds no route from GID {path.gid_index} to GID {text}: {reason(error)} (does ping reach that "
+                "address from this port's network interface? ip route get and ip neigh show the route)"
             ) from error
         try:
             address = structs.behind(handle, lambda at: structs.word(at) == self._pointer)  # struct ibv_ah begins with its context
@@ -407,7 +409,7 @@ class DevX:
         """Return None, because QUERY_QP reports nothing that is not also in memory."""
 
     def set_index(self, qpn: int, index: int) -> None:
-        raise TransportError(f"{self.name}: QP {qpn:#x} begins at index 0, as every QP of a device")
+        raise TransportError(f"{self.name}: QP {qpn:#x} begins at index 0, like every QP of a device")
 
     # ------------------------------------------------------------------------------------------------------------------ ending
 

@@ -24,7 +24,7 @@ class IBGDA:
     maps_peers = False
     path = "pgas.kernels.paths.ibgda"
     needs = frozenset({"nic", "devx"})
-    simulated = "over the software card", "over an RDMA device"
+    simulated = "over the software NIC", "over an RDMA device"
 
     def constants(self, requested: Mapping[str, Any]) -> dict[str, Any]:
         return registry.of_queues(requested)

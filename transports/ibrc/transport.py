@@ -23,7 +23,7 @@ class IBRC:
     maps_peers = False
     path = "pgas.kernels.paths.ibrc"
     needs = frozenset({"nic"})
-    simulated = "over the software card", "over an RDMA device"
+    simulated = "over the software NIC", "over an RDMA device"
 
     def constants(self, requested: Mapping[str, Any]) -> dict[str, Any]:
         return {**registry.of_queues(requested), "ring": requested["PGAS_IBRC_RING_SIZE"]}

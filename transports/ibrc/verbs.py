@@ -101,7 +101,9 @@ class VerbsNIC(RingNIC):
             (caps.max_cqe, "completions in a CQ", self._depth, "PGAS_QP_DEPTH"),
         ):
             if wanted > limit:
-                raise TransportError(f"RDMA device {self._device} has {limit} {name}, {wanted} are needed: choose a smaller {variable}")
+                raise TransportError(
+                    f"RDMA device {self._device} supports {limit} {name}, but {wanted} are needed; choose a smaller {variable}"
+                )
         access_of_peers = self._access_of_peers = Access.LOCAL_WRITE | permitted(self._device)
         heap, queues = ((self._slot + s.offset, s.size) for s in self._segments)
         whole, self._cells = (

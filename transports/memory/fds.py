@@ -107,7 +107,7 @@ def _connect(pid: int, name: Any, deadline: float) -> socket.socket:
             except BlockingIOError:  # because a socket with a timeout does not wait for room in the queue
                 time.sleep(_RETRY_S)
         if credentials.of(connection) != (pid, True):
-            raise OSError(f"the socket of process {pid} is another one's")
+            raise OSError(f"the socket of process {pid} belongs to another process")
         undo.pop_all()
     return connection
 

@@ -123,7 +123,10 @@ class GPUMemory:
         got = int(check(driver.cuMemAddressReserve(nbytes, 0, address, 0), f"reserving {nbytes} bytes of address space"))
         if got != address:
             driver.cuMemAddressFree(got, nbytes)
-            raise HeapError(f"the address range at {address:#x} is taken in this process: initialise pgas before other users of it")
+            raise HeapError(
+                f"the address range at {address:#x} is already in use in this process; initialize pgas before any other code that uses "
+                "this range"
+            )
         self._reserved.append((address, nbytes))
 
     def _map(self, address: int, nbytes: int, handle: Any, *, host: bool = False) -> None:
@@ -160,12 +163,12 @@ class GPUMemory:
 
     def lend(self, address: int, nbytes: int) -> Loan:
         """Share the allocation that contains the memory by CUDA IPC: of cudaMalloc, Numba, and the pools of CuPy and PyTorch."""
-        base, size = check(driver.cuMemGetAddressRange(address), f"{address:#x} is no memory of CUDA")
+        base, size = check(driver.cuMemGetAddressRange(address), f"{address:#x} is not CUDA memory")
         try:
             handle = check(driver.cuIpcGetMemHandle(base), "cuIpcGetMemHandle")
         except CudaError as error:
             raise TransportError(
-                f"the memory at {address:#x} cannot be shared with the software card's process: memory of cudaMalloc can, that of "
+                f"the memory at {address:#x} cannot be shared with the software NIC's process: memory of cudaMalloc can, that of "
                 "cuMemCreate, cudaMallocAsync and cudaMallocManaged cannot (PyTorch: use neither expandable_segments nor cudaMallocAsync; "
                 f"CuPy: the default pool) ({error})"
             ) from error

@@ -160,8 +160,8 @@ class NIC(ABC):
         nbytes, most = cls.segment_bytes(n_pes, constants), window.DOORBELL_OFFSET - window.QUEUE_OFFSET
         if nbytes > most:
             raise TransportError(
-                f"{n_pes * constants.num_qps} queue pairs of PGAS_QP_DEPTH={constants.depth} take {nbytes} bytes, a PE has "
-                f"{most} for them: choose a smaller depth, or PGAS_IBGDA_NUM_RC_PER_PE"
+                f"{n_pes * constants.num_qps} queue pairs of PGAS_QP_DEPTH={constants.depth} take {nbytes} bytes, but a PE has "
+                f"{most} for them; choose a smaller depth, or PGAS_IBGDA_NUM_RC_PER_PE"
             )
         return Segment(window.QUEUE_OFFSET, -(-nbytes // GRANULARITY) * GRANULARITY, cls.on_host)
 

@@ -369,7 +369,7 @@ def check_caps(adapter: Adapter, n_pes: int, num_rc: int, depth: int, sharing: i
             "atomic_size_qp": (caps["atomic_size_qp"] & sizes == sizes, f"{sizes}: operands of 4 and 8 bytes"),
             _ORDER: (caps[_ORDER] in (_BIG_ENDIAN, _OF_THE_HOST), "0 or 1: old values of 8 bytes are big-endian or host-endian"),
         }
-    if lacking := [f"{name} is {caps[name]}, needed is {what}" for name, (enough, what) in needed.items() if not enough]:
+    if lacking := [f"{name} is {caps[name]}, but must be {what}" for name, (enough, what) in needed.items() if not enough]:
         raise TransportError(f"{adapter.name} lacks capabilities: {'; '.join(lacking)}")
     wanted, there = sharing * n_pes * num_rc, 1 << caps["log_max_qp"]
     if wanted > there:

@@ -49,7 +49,7 @@ class Vendor(IntEnum):
 
 _VENDOR = {
     Vendor.NONE: "nothing is wrong with this WQE, an earlier one failed or the QP was moved to ERR",
-    Vendor.INJECTED: "a fault that was asked for",
+    Vendor.INJECTED: "an injected fault",
     Vendor.WQE_INDEX: "wqe_idx is not the index at which the WQE lies",
     Vendor.WQE_QPN: "qpn is another QP's",
     Vendor.WQE_DS: "ds is 0, ends inside a segment, or goes beyond what was rung for",
@@ -59,7 +59,7 @@ _VENDOR = {
     Vendor.WQE_INLINE: "inline data with an opcode that takes none, or longer than ds",
     Vendor.OVERRUN: "the doorbell is further ahead than the queue is deep",
     Vendor.CQ_OVERRUN: "the CQ is full",
-    Vendor.LENGTH_ATOMIC: "the data segment of an atomic has not the operand's size",
+    Vendor.LENGTH_ATOMIC: "the data segment of an atomic does not have the operand's size",
     Vendor.LENGTH_MESSAGE: "the message is longer than 2^log_msg_max",
     Vendor.LKEY_UNKNOWN: "no such lkey",
     Vendor.LKEY_PD: "the lkey is of another protection domain",

@@ -423,7 +423,7 @@ class Tables:
         while (self._passes() < end).any():
             self.alive()
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the engine of the software card stands still for {timeout_s:g} s")
+                raise TimeoutError(f"the engine of the software NIC stands still for {timeout_s:g} s")
             time.sleep(20e-6)
 
 

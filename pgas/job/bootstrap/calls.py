@@ -104,7 +104,8 @@ class Collective:
         """Refuse later collective calls on every PE: this PE leaves the call by an exception that the others do not know of."""
         what = " ".join([type(error).__name__, *(f"({line})" for line in str(error).strip().splitlines()[:1])])
         self.bootstrap.leave(
-            f"PE {self.bootstrap.rank} left {self._made} by {what}: the PEs are out of step, and the job makes no collective call any more"
+            f"PE {self.bootstrap.rank} left {self._made} by {what}: the PEs are out of step, so no further collective calls are possible "
+            "in this job"
         )
 
     @contextlib.contextmanager
@@ -170,4 +171,4 @@ def enough_files() -> Iterator[None]:
             raise
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         kind = type(error) if isinstance(error, PgasError) else BootstrapError
-        raise kind(f"a PE may open too few files ({limit} here): {error}; {mend('open files')}") from error
+        raise kind(f"the open-file limit of a PE is too low ({limit} here): {error}; {mend('open files')}") from error

@@ -36,7 +36,7 @@ class MPIBootstrap:
     def __init__(self, comm: Any) -> None:
         self._mpi = _import_mpi()
         if isinstance(comm, self._mpi.Comm) and comm == self._mpi.COMM_NULL:
-            raise ValueError("pgas.init: comm is COMM_NULL: only the processes of a communicator call pgas.init")
+            raise ValueError("pgas.init: comm is COMM_NULL; only the processes of a communicator may call pgas.init")
         if not hasattr(comm, "Is_inter") or comm.Is_inter():
             raise ValueError(f"pgas.init: comm must be an intracommunicator of mpi4py, not {comm!r}")
         forget_early()  # before Idup, which completes only when all ranks have arrived
@@ -174,8 +174,8 @@ def world(launched: Launched) -> MPIBootstrap:
     if launched.size is not None and launched.size != mpi.COMM_WORLD.size:
         library = mpi.Get_library_version().splitlines()[0].strip("\0 ")
         raise BootstrapError(
-            f"mpirun started {launched.size} processes, but each finds itself alone: mpirun and the library that mpi4py loaded "
-            f"({library}) are of different MPIs; {mend('another mpi')}"
+            f"mpirun started {launched.size} processes, but each is alone in its job, because mpirun and the library that "
+            f"mpi4py loaded ({library}) belong to different MPIs; {mend('another mpi')}"
         )
     return MPIBootstrap(mpi.COMM_WORLD)
 

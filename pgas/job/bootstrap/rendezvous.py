@@ -153,7 +153,9 @@ def _by_torch(launched: Launched, host: str, port: int, name: str) -> Store:
         found, at, secret = json.loads(store.get(name))
     except RuntimeError as error:  # torch's DistError is one
         why = str(error).strip().splitlines()[0]
-        raise BootstrapError(f"rank {launched.rank}: torchrun's own store at {host}:{port} did not tell where rank 0 is: {why}") from error
+        raise BootstrapError(
+            f"rank {launched.rank}: torchrun's own store at {host}:{port} did not return the address of rank 0: {why}"
+        ) from error
     return _join(Address(found, at, bytes.fromhex(secret)), launched.rank, launched.size or 1)
 
 
@@ -174,7 +176,7 @@ def first_host(listed: str) -> str:
     try:
         return text.host("".join(part or "" for part in match.groups()) if match else "")
     except ValueError:
-        raise BootstrapError(f"SLURM_STEP_NODELIST='{text.printable(listed)}' names no host") from None
+        raise BootstrapError(f"SLURM_STEP_NODELIST='{text.printable(listed)}' contains no host name") from None
 
 
 # ------------------------------------------------------------------------------------------------------------------------ secrets
@@ -219,12 +221,12 @@ def _key() -> bytes:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
             if status.st_uid != os.getuid() or status.st_mode & 0o077:
-                raise BootstrapError(f"{path}: others own it or may read it: chmod 600, or set PGAS_SECRET")
+                raise BootstrapError(f"{path}: this file is owned or readable by other users; run chmod 600 on it, or set PGAS_SECRET")
             if len(key := file.read()) < _KEY_MIN:
-                raise BootstrapError(f"{path} holds no key: remove it, or set PGAS_SECRET")
+                raise BootstrapError(f"{path} holds no key; remove it, or set PGAS_SECRET")
             return key
     except OSError as error:
-        raise BootstrapError(f"no key for the job's secret: {error}: set PGAS_SECRET to the same text for all PEs") from error
+        raise BootstrapError(f"no key for the job's secret: {error}; set PGAS_SECRET to the same text for all PEs") from error
 
 
 # ---------------------------------------------------------------------------------------------------------------------- unique ids
@@ -237,7 +239,7 @@ def unique_id(host: str | None = None) -> bytes:
     name = address.host.encode()
     made = _MARK + address.port.to_bytes(2, "big") + address.secret + secrets.token_bytes(_OWN) + bytes([len(name)]) + name
     if len(made) > _ID_BYTES:
-        raise ValueError(f"pgas.unique_id: host: {address.host} is too long; its IP address will do")
+        raise ValueError(f"pgas.unique_id: host {address.host} is too long; pass its IP address instead")
     return made.ljust(_ID_BYTES, b"\0")
 
 

@@ -185,7 +185,7 @@ class Store:
                 try:
                     return self._connect(at, max(0.1, min(2.0, deadline - time.monotonic())), hears=hears), at
                 except _NotOurs as error:
-                    why, answer = str(error), "waited, but no store at {} admitted it"
+                    why, answer = str(error), "found no store at {} that admitted it"
                     if address.ports == 1:
                         raise BootstrapError(f"rank {self.rank}: the store at {at} refuses: {error}") from None
                 except OSError as error:
@@ -220,7 +220,7 @@ class Store:
             return _Line(connection, channel, self._timeout_s)
         except Forged:
             connection.close()
-            raise _NotOurs("the secrets differ: it is the store of another job, or of another PGAS_SECRET") from None
+            raise _NotOurs("the secrets differ: this store belongs to another job or was started with a different PGAS_SECRET") from None
         except (Unframed, Malformed) as error:
             connection.close()
             raise _NotOurs(str(error)) from None
@@ -233,7 +233,9 @@ class Store:
         if self._left:
             raise BootstrapError(self._left)
         if len(data) > EXCHANGE_MAX:
-            raise BootstrapError(f"PE {self.rank} sends {len(data)} bytes to the other PEs, but all PEs together may send {EXCHANGE_MAX}")
+            raise BootstrapError(
+                f"PE {self.rank} sends {len(data)} bytes to the other PEs, but all PEs together may send at most {EXCHANGE_MAX}"
+            )
         self._calls.put(Kind.GATHER, data)
         return gathered(self._await(Kind.GATHERED, poll), self.size)
 
@@ -282,7 +284,7 @@ class Store:
                 if self._left:  # poll() asked who is missing, and heard it
                     raise of_another(BootstrapError(self._left))
         except (_Lost, Malformed) as error:
-            self._left = f"{self.place} {error}: the job cannot go on"
+            self._left = f"{self.place} {error}: the job cannot continue"
             raise of_another(BootstrapError(self._left)) from None
         finally:
             line.put_back(kept)

@@ -250,7 +250,7 @@ class StoreServer:
             self._refuse(client, f"rank {rank} says that there are {size} PEs, others that there are {group.size}")
         elif rank in members:
             other = members[rank]
-            self._refuse(client, f"there is a rank {rank} already: process {other.pid} on {other.host}")
+            self._refuse(client, f"rank {rank} has already joined: process {other.pid} on {other.host}")
         else:
             client.group, client.rank, client.host, client.node, client.pid, client.hears = group, rank, host, node, pid, hears
             members[rank] = client
@@ -290,7 +290,7 @@ class StoreServer:
         how = group.fates.get(rank, client.how)
         for listener in list(group.listeners.values()):
             self._send(listener, message(Kind.NEWS, rank, client.host, client.node, client.pid, how))
-        group.left = group.left or f"PE {rank} (process {client.pid} on {client.host}) {how}: the job cannot go on"
+        group.left = group.left or f"PE {rank} (process {client.pid} on {client.host}) {how}: the job cannot continue"
         self._to_all(group, Kind.LEFT, group.left)
 
     def _send(self, client: _Connection, sent: Message | None = None) -> None:

@@ -18,7 +18,7 @@ __all__ = ["GRACE_S", "FailureDetector", "Watcher", "here", "last_word"]
 GRACE_S = 3.0
 
 #: The end of the message about a process that ended. _FIRST is for jobs of several machines, as launchers end all PEs when one ends.
-_REST, _FIRST = ": the job cannot go on", " (on other machines another PE may have died first)"
+_REST, _FIRST = ": the job cannot continue", " (another PE may have died first on another node)"
 
 _INIT = "pgas.init()"
 

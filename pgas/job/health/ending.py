@@ -142,7 +142,7 @@ def _finalize(bootstrap: Bootstrap, job: Ends) -> None:
     status = status_of(job.health.exit_status)
     try:
         if job.health.broken:
-            raise PgasError("the program ends after an error, without pgas.finalize()")
+            raise PgasError("the program is ending after an error, without having called pgas.finalize()")
         if status:
             job.hurry(status)
         job.close(report_leaks=False)

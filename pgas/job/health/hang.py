@@ -178,7 +178,7 @@ def text(report: dict[str, Any]) -> str:
     lines = [f"hang report: {report['reason']}", f"  process {report['pid']} on {report['machine']}, transport {report['transport']}"]
     lines += [f"  {line}" for line in report["stopped"]]
     lines.append(f"  host: {' > '.join(report['host'])}")
-    lines.append(f"  kernels not known to have ended: {', '.join(report['kernels']) or 'none'}")
+    lines.append(f"  kernels that may still be running: {', '.join(report['kernels']) or 'none'}")
     if report["threads"]:
         lines.append(f"  threads: {report['threads']}")
     if report["error"]:
@@ -187,9 +187,9 @@ def text(report: dict[str, Any]) -> str:
         who = f"{waiter['threads']}: {waiter['operation']} waits for {waiter['goal']}"
         lines.append(f"  {who}, for {waiter['waited_s']:.1f} s; {waiter['writer']}")
     if len(report["waiters"]) > _WAITS:
-        lines.append(f"  and {len(report['waiters']) - _WAITS} more kinds of waits")
+        lines.append(f"  and {len(report['waiters']) - _WAITS} more groups of waiting threads")
     if not report["waiters"]:
-        lines.append("  no thread waits in a function of pgas" + (" but the one of the first error" if report["error"] else ""))
+        lines.append("  no thread is waiting in a pgas function" + (" except the one of the first error" if report["error"] else ""))
     lines += [f"  {line}" for line in report["nic"]]
     return "".join(f"pgas: PE {me}: {line}\n" for line in lines)
 
@@ -198,7 +198,7 @@ def _stopped(subject: Subject) -> list[str]:
     """Return lines about the other PEs and the card that are stopped."""
     others = {f"PE {pe}": pid for pe, pid in subject.others.items()}
     if subject.nic is not None and subject.nic.process:
-        others["the software card"] = subject.nic.process
+        others["the software NIC"] = subject.nic.process
     return [f"{who} (process {pid}) is stopped" for who, pid in others.items() if liveness.state(pid) == "stopped"]
 
 

@@ -66,7 +66,7 @@ def close_kept() -> None:
     if _kept is None:
         return
     if left := awaited(GRACE_S, lambda: None):
-        raise PgasError(f"pgas.init: calls must have returned that were made before the last pgas.finalize(): {', '.join(left)}")
+        raise PgasError(f"pgas.init: calls made before the last pgas.finalize() must have returned: {', '.join(left)}")
     kept, _kept = _kept, None
     kept.close()
 

@@ -84,13 +84,13 @@ def dtype_of(dtype: Any) -> np.dtype:
     except TypeError:
         raise TypeError(f"dtype must be a NumPy dtype or the name of one, such as bfloat16, not {dtype}") from None
     if dtype.hasobject or dtype.itemsize == 0 or dtype.kind in "SU":
-        raise TypeError(f"arrays of {dtype} cannot live on the symmetric heap: only plain numbers and records of them can")
+        raise TypeError(f"arrays of {dtype} cannot be allocated on the symmetric heap; only numeric dtypes and records of them can")
     if math.prod(dtype.shape) != 1:
-        raise TypeError(f"dtype {dtype} has a shape of its own: give it in shape=")
+        raise TypeError(f"dtype {dtype} is a subarray dtype; pass its shape in shape= instead")
     if not backend.has_type(dtype):
         raise TypeError(
-            f"arrays of {dtype} cannot live on the symmetric heap: Numba has no type for such elements (the byte order must be native; the "
-            "largest numbers are float64 and complex128)"
+            f"arrays of {dtype} cannot be allocated on the symmetric heap, because Numba has no type for such elements (the byte order "
+            "must be native; the largest numbers are float64 and complex128)"
         )
     return dtype
 
@@ -138,7 +138,7 @@ def check_freeable(array: Any, block: Block | None, heap: int) -> None:
         raise HeapError(f"pgas.free: already freed: {block}")
     whole = (tuple(array.shape), array.dtype) == (block.shape, block.dtype)
     if not whole or (block.nbytes and int(array.__cuda_array_interface__["data"][0]) != heap + block.offset):
-        raise ValueError(f"pgas.free: array is a view of the {block}; free the array that was allocated")
+        raise ValueError(f"pgas.free: array is a view of the {block}; free the array that was originally allocated")
 
 
 class _OnHeap(_DeviceArray):
@@ -147,7 +147,9 @@ class _OnHeap(_DeviceArray):
     _free: ClassVar[Callable[[Any], None]]  #: pgas.free; set by host.py, which this module cannot import
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("a symmetric array cannot be copied or pickled, as it is this PE's memory: copy or send array.copy_to_host()")
+        raise TypeError(
+            "a symmetric array cannot be copied or pickled, because it refers to this PE's memory; use array.copy_to_host() instead"
+        )
 
     def __deepcopy__(self, memo: Any) -> NoReturn:  # the simulator's arrays would forward it to NumPy's
         self.__reduce_ex__(None)
@@ -210,14 +212,14 @@ def _uncopied(array: np.ndarray, call: str, *shape: Any, order: str = "C") -> np
             raise
     raise TypeError(
         f"{call} of an array of shape {tuple(array.shape)} and strides {array.strides} needs a copy, which would not be on the symmetric "
-        f"heap: use copy_to_host().{call}"
+        f"heap; use copy_to_host().{call}"
     )
 
 
 def _exported(array: Any, device: tuple[int, int], asked: Any, copy: bool | None) -> Any:
     """Return the capsule of __dlpack__. asked: the device that the reader wants."""
     if copy:
-        raise BufferError("__dlpack__ does not copy a symmetric array: copy the result of from_dlpack")
+        raise BufferError("__dlpack__ does not copy a symmetric array; copy the result of from_dlpack")
     if asked is not None and tuple(asked) != device:
         raise BufferError(f"the array is on DLPack's device {device}, not {tuple(asked)}")
     data = array.__cuda_array_interface__["data"][0]

@@ -85,8 +85,8 @@ class Allocator:
         wanted, free, largest = math.prod(shape) * dtype.itemsize, sum(r for _, r in self._free), max((r for _, r in self._free), default=0)
         arrays = sorted(self.blocks, key=lambda block: -block.nbytes)[:_NAMED]
         raise HeapError(
-            f"symmetric heap exhausted: {size_text(wanted)} wanted, {size_text(free)} of {size_text(self.size)} free, the largest range "
-            f"has {size_text(largest)} (the heap begins with PGAS_SYMMETRIC_SIZE and grows to PGAS_MAX_MEMORY_PER_GPU, "
+            f"symmetric heap exhausted: {size_text(wanted)} requested, {size_text(free)} of {size_text(self.size)} are free, and the "
+            f"largest free range has {size_text(largest)} (the heap starts at PGAS_SYMMETRIC_SIZE and can grow to PGAS_MAX_MEMORY_PER_GPU, "
             f"{size_text(self.limit)})"
             + "; the largest arrays: " * bool(arrays)
             + ", ".join(f"{block}: {size_text(block.nbytes)}" for block in arrays)

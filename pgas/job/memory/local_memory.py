@@ -32,7 +32,7 @@ class LocalMemory:
         """
         number = next((n for n in range(layout.N_REGISTERED) if n not in self._pieces), None)
         if number is None:
-            raise TransportError(f"pgas.register: {layout.N_REGISTERED} arrays are registered, which is the most")
+            raise TransportError(f"pgas.register: {layout.N_REGISTERED} arrays are already registered, which is the maximum")
         if self._nic is not None:
             self._nic.register(number, start, end - start)
         self._pieces[number] = Piece(start, end, owner)

@@ -71,8 +71,8 @@ class Plan:
             raise HeapError(f"PGAS_LL_BYTES={plan.ll_bytes}: for {n_pes} PEs it must be {least} or more")
         if plan.nbytes > window.HEAP_OFFSET:
             raise HeapError(
-                f"teams of {n_pes} PEs take {size_text(plan.nbytes)}, and there is room for {size_text(window.HEAP_OFFSET)}: choose a "
-                f"smaller PGAS_LL_BYTES ({plan.ll_bytes}), PGAS_CHANNELS ({plan.channels}) or PGAS_MAX_TEAMS ({plan.max_teams})"
+                f"teams of {n_pes} PEs take {size_text(plan.nbytes)}, but there is room for only {size_text(window.HEAP_OFFSET)}; choose a "
+                f"smaller PGAS_LL_BYTES ({plan.ll_bytes}), PGAS_CHANNELS ({plan.channels}), or PGAS_MAX_TEAMS ({plan.max_teams})"
             )
         return plan
 
@@ -277,7 +277,7 @@ class Teams:
         """
         record = self.records.get(number)
         if isinstance(number, Handle) and number._record is not None and number._record is not record:  # the number may be another team's
-            raise PgasError(f"team {int(number)} was destroyed, or is one of an earlier job")
+            raise PgasError(f"team {int(number)} was destroyed or belongs to an earlier job")
         if record is None:
             raise PgasError(f"team {int(number)} does not exist, or this PE is not a member of it")
         return record

@@ -60,7 +60,7 @@ def check_alike(pes: Sequence[PE]) -> None:
         ):
             if first != other:
                 first, other = ("nothing" if value in (None, "") else value for value in (first, other))
-                raise BootstrapError(f"PEs differ in {name}: PE 0 has {first}, PE {pe.number} has {other}; it must be the same on all")
+                raise BootstrapError(f"PEs differ in {name}: PE 0 has {first}, PE {pe.number} has {other}; it must be the same on all PEs")
 
 
 def check_shared_gpus(pes: Sequence[PE]) -> None:
@@ -107,7 +107,7 @@ def check_memory(pes: Sequence[PE], size: int) -> None:
             heaps = f"the heaps of PEs {numbers} take" if len(group) > 1 else f"the heap of PE {numbers} takes"
             raise HeapError(
                 f"PGAS_SYMMETRIC_SIZE={size_text(size)}: {heaps} {size_text(len(group) * size)}, and "
-                f"{'the GPU' if on_gpu else 'the machine'} has {size_text(memory)}; it may be {size_text(memory // len(group))} at most"
+                f"{'the GPU' if on_gpu else 'the machine'} has {size_text(memory)}; it may be at most {size_text(memory // len(group))}"
             )
 
 
@@ -121,7 +121,7 @@ def slow_engine(pes: Sequence[PE], gpu: str) -> str | None:
     for pe in pes:
         if pe.gpu == gpu and not pe.mps:
             return (
-                f"PE {pe.number} and the engine of the software card share one GPU ({pe.gpu_name}, {gpu}) without MPS, which time-slices "
+                f"PE {pe.number} and the engine of the software NIC share one GPU ({pe.gpu_name}, {gpu}) without MPS, which time-slices "
                 f"them: each wait of a kernel takes milliseconds; give the engine a spare GPU, or start MPS first: {START_MPS}"
             )
     return None
@@ -155,12 +155,12 @@ def numbers_for_tests(per_node: Sequence[int], n_pes: int) -> list[int]:
         counts *= n_pes // counts[0]
     if counts and sum(counts) != n_pes:
         given = ",".join(map(str, per_node))
-        wrong = f"no multiple of {given}" if len(per_node) == 1 else f"not {sum(counts)}"
-        raise ValueError(f"PGAS_PES_PER_NODE={given}: {n_pes} PEs are {wrong} (a list says how many each machine has, as 2,1)")
+        wrong = f"not a multiple of {given}" if len(per_node) == 1 else f"not {sum(counts)}"
+        raise ValueError(f"PGAS_PES_PER_NODE={given}: {n_pes} PEs are {wrong} (a list, such as 2,1, gives the number of PEs on each node)")
     return [number for number, count in enumerate(counts) for _ in range(count)] or [0] * n_pes
 
 
-_APART = "on different machines or in different containers"
+_APART = "on different nodes or in different containers"
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class Neighbours:
         if self.pes[a].node != self.pes[b].node:
             return _APART
         if not self.together(a, b):
-            return f"on different machines, as PGAS_PES_PER_NODE={','.join(map(str, self.per_node))} counts"
+            return f"on different nodes according to PGAS_PES_PER_NODE={','.join(map(str, self.per_node))}"
         return self.access[a][b] or self.access[b][a]
 
     def together(self, a: int, b: int) -> bool:
@@ -236,7 +236,7 @@ def choose_transport(requested: str, neighbours: Neighbours, ask: Ask, engine: s
         what = _over(through[0], neighbours, ask(through[0]), engine)
         return requested, f"asked for; {what}" if through == (requested,) else f"asked for; {through[0]} {what}"
     if len(neighbours.groups) == 1:
-        return transport.name, "all PEs are on one machine and map each other's memory"
+        return transport.name, "all PEs are on one node and map each other's memory"
     refusal = _unmapped(transport.name, neighbours)
     if not through:
         raise TransportError(f"{refusal}; with NICs: PGAS_TRANSPORT={' or '.join(registry.pairs())}")
@@ -266,7 +266,7 @@ def _unmapped(name: str, neighbours: Neighbours) -> str:
     pes, n = neighbours.pes, len(neighbours.pes)
     a, b, why = next((a, b, why) for b in range(n) for a in range(b) if (why := neighbours.apart(a, b)) is not None)
     if not neighbours.together(a, b):
-        return f"{_hosts(pes[a], pes[b])} are {why}: {name} connects PEs of one machine only"
+        return f"{_hosts(pes[a], pes[b])} are {why}: {name} connects only PEs on one node"
     if neighbours.access[a][b] is None:
         a, b = b, a
     return f"transport {name}: PE {a} cannot reach the memory of PE {b}: {why}"
@@ -282,9 +282,9 @@ def _over(name: str, neighbours: Neighbours, pes: Sequence[PE], engine: str) -> 
         return _over_devices(pes, real)
     if not neighbours.one_machine:
         where = _hosts(pes[0], next(pe for pe in pes if pe.node != pes[0].node))
-        raise TransportError(f"{where} are {_APART}: {name} over the software card connects PEs of one machine only")
+        raise TransportError(f"{where} are {_APART}: {name} over the software NIC connects only PEs on one node")
     why = f": {pes[0].nic_reason}" if pes[0].nic_reason else ""
-    return f"over the software card ({choose_engine(engine, pes[0].gpu is not None)} engine){why}"
+    return f"over the software NIC ({choose_engine(engine, pes[0].gpu is not None)} engine){why}"
 
 
 def _over_devices(pes: Sequence[PE], real: Sequence[PE]) -> str:
@@ -295,8 +295,8 @@ def _over_devices(pes: Sequence[PE], real: Sequence[PE]) -> str:
     """
     if card := [pe for pe in pes if pe.nic == SOFTHCA]:
         raise TransportError(
-            f"PE {card[0].number} uses the software card ({card[0].nic_reason}), PE {real[0].number} {real[0].nic} ({real[0].nic_reason}): "
-            "all PEs use an RDMA device, or none does (PGAS_HCA)"
+            f"PE {card[0].number} uses the software NIC ({card[0].nic_reason}), PE {real[0].number} {real[0].nic} ({real[0].nic_reason}): "
+            "either all PEs must use an RDMA device, or none (PGAS_HCA)"
         )
     chosen = {(pe.nic, pe.nic_reason): pe.number for pe in reversed(pes)}
     if len(chosen) == 1:

@@ -105,18 +105,18 @@ def start(
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
     theirs.close()
     ours.settimeout(_START_TIMEOUT_S)
-    tell_if_late(ours, f"process {os.getpid()}", lambda: f"the software card {described(process.pid)} to start")
+    tell_if_late(ours, f"process {os.getpid()}", lambda: f"the software NIC {described(process.pid)} to start")
     try:
         message = messages.receive(ours)
     except OSError as error:
         process.kill()
         process.wait()
         ours.close()
-        raise TransportError(f"the software card did not start: {error}") from error
+        raise TransportError(f"the software NIC did not start: {error}") from error
     if message is None or message[0] != Kind.OK:
         ours.close()
         status = process.wait()
-        raise TransportError(f"the software card did not start: {json.loads(message[1]) if message else f'exit status {status}'}")
+        raise TransportError(f"the software NIC did not start: {json.loads(message[1]) if message else f'exit status {status}'}")
     return Process(process, ours, json.loads(message[1]))
 
 
@@ -149,10 +149,10 @@ class _Connection:
             self._socket.connect(f"\0{name}")
         except OSError as error:
             self._socket.close()
-            raise TransportError(f"no software card at {name!r}: {error}") from error
+            raise TransportError(f"no software NIC at {name!r}: {error}") from error
         try:
             if not credentials.of(self._socket).ours:
-                raise TransportError(f"the software card at {name!r} is another user's")
+                raise TransportError(f"the software NIC at {name!r} is another user's")
             answer, fds = self._exchange(Kind.HELLO, pe)
         except TransportError:
             self._socket.close()
@@ -165,17 +165,17 @@ class _Connection:
             try:
                 messages.send(self._socket, kind, body, fds)
                 if self._pe is not None:
-                    tell_if_late(self._socket, f"PE {self._pe}", lambda: f"the software card {described(self.card())} to do {kind.name}")
+                    tell_if_late(self._socket, f"PE {self._pe}", lambda: f"the software NIC {described(self.card())} to do {kind.name}")
                 answer = messages.receive(self._socket)
             except TimeoutError:
                 raise TransportError(f"no answer within {self._socket.gettimeout():g} s") from None
             except OSError as error:
-                raise AdapterGone(f"the software card is gone: {error}") from error
+                raise AdapterGone(f"the software NIC is gone: {error}") from error
             except BaseException:  # such as Ctrl-C: the next request must not get this one's answer
                 _hang_up(self._socket)
                 raise
         if answer is None:
-            raise AdapterGone("the software card is gone: its process has ended")
+            raise AdapterGone("the software NIC is gone: its process has ended")
         if answer[0] == Kind.REFUSED:
             raise TransportError(f"softhca: {_decoded(answer[1])}")
         return answer[1], answer[2]
@@ -373,7 +373,7 @@ class SoftHCA(Observer):
         return {name: sum(qp[name] for qp in own) for name in ("wqes", "nbytes", "doorbells", "cqes", "errors")}
 
     def inspect(self, timeout_s: float) -> Inspection:
-        who = f"the software card (process {self._connection.card()}"
+        who = f"the software NIC (process {self._connection.card()}"
         try:
             with contextlib.closing(Observer(self._card_name, timeout_s)) as observer:  # the other connection may be waiting
                 answer = observer.counters()

@@ -65,7 +65,7 @@ class _Thread:
 
     def check(self) -> None:
         if not self._thread.is_alive():
-            raise TimeoutError("the engine of the software card has ended")
+            raise TimeoutError("the engine of the software NIC has ended")
 
     def stop(self) -> None:
         self._thread.join()
@@ -132,7 +132,7 @@ def make(kind: str, device: int, sms: int) -> Engine:
     """
     if kind == "cpu":
         if not SIMULATOR:
-            raise TransportError("the cpu engine of the software card cannot reach heaps in GPU memory: PGAS_ENGINE=cuda")
+            raise TransportError("the cpu engine of the software NIC cannot reach heaps in GPU memory: PGAS_ENGINE=cuda")
         return _Thread(Tables(receives=True))
     if SIMULATOR:
         return _SimulatedKernel()
@@ -203,7 +203,7 @@ def _kernel(device: int, sms: int) -> Engine:
 
         def check(self) -> None:
             if self._event.is_done:
-                raise TimeoutError("the engine of the software card has ended")
+                raise TimeoutError("the engine of the software NIC has ended")
 
         def stop(self) -> None:
             self._beat.stop()

@@ -86,7 +86,7 @@ def receive(connection: socket.socket) -> tuple[Kind, bytes, list[int]] | None:
             head += data
         nbytes, kind, nfds = _HEADER.unpack(head)
         if nbytes > BODY_MAX or kind not in Kind.__members__.values():
-            raise OSError(f"not a message of the software card: kind {kind}, {nbytes} bytes")
+            raise OSError(f"not a message of the software NIC: kind {kind}, {nbytes} bytes")
         body = bytearray()
         while len(body) < nbytes:
             data = connection.recv(nbytes - len(body))

@@ -324,7 +324,7 @@ def main(arguments: list[str] | None = None) -> None:
         server.run()
     except Exception as error:
         with contextlib.suppress(OSError):
-            print(f"pgas: the software card cannot go on: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            print(f"pgas: the software NIC cannot continue: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         time.sleep(_NEWS_S)
         os._exit(1)  # skip CUDA's exit handlers, which may wait
     card.stop()
