@@ -48,15 +48,15 @@ _TABLE = (
             r"CUDA_ERROR_NO_DEVICE",
             _code(100),
         ),
-        "no NVIDIA driver is loaded, or it shows this process no GPU",
-        "install a driver of release 580 or newer (nvidia-smi must list the GPUs); in a container start it with --gpus all; "
-        "look at CUDA_VISIBLE_DEVICES",
+        "no NVIDIA driver is loaded, or no GPU is visible to this process",
+        "install a driver of release 580 or newer (nvidia-smi must list the GPUs); start a container with --gpus all; "
+        "check CUDA_VISIBLE_DEVICES",
     ),
     Remedy(
         "simulator",
         (r"no CUDA device here.*kernels run in the simulator",),
         "this machine has no GPU, so kernels run on the CPU; this is a note, not an error",
-        "nothing needs to be done; set NUMBA_ENABLE_CUDASIM=1 to say so, and the note is not printed",
+        "nothing needs to be done; set NUMBA_ENABLE_CUDASIM=1 to suppress this note",
     ),
     Remedy(
         "old driver",
@@ -83,7 +83,7 @@ _TABLE = (
     Remedy(
         "compute mode",
         (r"CUDA_ERROR_DEVICE_UNAVAILABLE", r"all CUDA-capable devices are busy or unavailable", r"CUDA-capable device\(s\) is/are busy"),
-        "the GPU's compute mode lets no process, or no second one, use it",
+        "the GPU's compute mode allows no process, or only one process, to use it",
         "sudo nvidia-smi -c DEFAULT (with -i N: of one GPU); or, where it must stay EXCLUSIVE_PROCESS, run the PEs under MPS",
     ),
     Remedy(
@@ -95,14 +95,14 @@ _TABLE = (
     Remedy(
         "peer access",
         (r"no peer access", r"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", r"cannot map a peer's GPU memory"),
-        "the driver does not let one GPU reach the other's memory",
-        "nvidia-smi topo -p2p r says why; in a virtual machine the IOMMU and ACS must allow it (bare metal: intel_iommu=off or "
-        "amd_iommu=off, ACS off on the switches); otherwise PGAS_TRANSPORT=ibgda or ibrc",
+        "the driver does not allow one GPU to access another GPU's memory",
+        "nvidia-smi topo -p2p r shows why; in a virtual machine the IOMMU and ACS must allow it (bare metal: intel_iommu=off or "
+        "amd_iommu=off, ACS off on the switches); otherwise set PGAS_TRANSPORT=ibgda or ibrc",
     ),
     Remedy(
         "mps",
         (r"share one GPU .* without MPS", r"share one GPU \(.*time-slices"),
-        "several processes share a GPU without MPS, so it would run their kernels in turns of milliseconds",
+        "several processes share a GPU without MPS, so the GPU would time-slice their kernels in intervals of milliseconds",
         f"give every PE a GPU of its own, or start MPS first: {START_MPS}",
     ),
     Remedy(
@@ -116,7 +116,7 @@ _TABLE = (
         "registers",
         (r"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", r"too many resources requested for launch", _code(701)),
         "the threads of a block together need more than the 65,536 registers of an SM",
-        "launch smaller blocks, or tell the compiler their size, @pgas.jit(launch_bounds=1024)",
+        "launch smaller blocks, or give the compiler their size with @pgas.jit(launch_bounds=1024)",
     ),
     Remedy(
         "illegal address",
@@ -127,9 +127,9 @@ _TABLE = (
             *map(_code, (700, 716, 717)),
         ),
         "a kernel read or wrote memory that is not mapped, such as an element outside an array, a freed array, or another PE's memory that "
-        "only a NIC reaches",
-        "run the program in the simulator (NUMBA_ENABLE_CUDASIM=1) or with PGAS_DEBUG=check, which name the line or the operand; "
-        "compute-sanitizer python prog.py does for other accesses. If another PE ended first, its message is the cause",
+        "only a NIC can access",
+        "run the program in the simulator (NUMBA_ENABLE_CUDASIM=1) or with PGAS_DEBUG=check, to find the line or the operand; "
+        "for other accesses, use compute-sanitizer python prog.py. If another PE ended first, its message is the cause",
     ),
     Remedy(
         "kernel failed",
@@ -158,8 +158,8 @@ _TABLE = (
     Remedy(
         "device ordinal",
         (r"CUDA_ERROR_INVALID_DEVICE", r"invalid device ordinal", _code(101)),
-        "the program or a variable names a GPU that this process does not see; CUDA counts those in CUDA_VISIBLE_DEVICES from 0",
-        "leave the choice to pgas.init(), which gives each PE of a node a GPU; look at CUDA_VISIBLE_DEVICES, PGAS_SOFTHCA_DEVICE and "
+        "the program or a variable names a GPU that is not visible to this process; CUDA numbers those in CUDA_VISIBLE_DEVICES from 0",
+        "leave the choice to pgas.init(), which gives each PE of a node a GPU; check CUDA_VISIBLE_DEVICES, PGAS_SOFTHCA_DEVICE, and "
         "nvidia-smi -L",
     ),
     Remedy(
@@ -167,8 +167,8 @@ _TABLE = (
         (r"CUDA_ERROR_UNKNOWN", r"CUDA\w* .*unknown error", r"^\W*unknown error", _code(999)),
         "the driver failed inside: often a module that was not loaded again after sleep or an update, missing device files in a container, "
         "or a GPU that fell off the bus",
-        "sudo dmesg | grep -i xid names errors of the GPU; sudo modprobe -r nvidia_uvm and sudo modprobe nvidia_uvm, or reboot; in a "
-        "container start it with --gpus all",
+        "sudo dmesg | grep -i xid names errors of the GPU; sudo modprobe -r nvidia_uvm and sudo modprobe nvidia_uvm, or reboot; start a "
+        "container with --gpus all",
     ),
     Remedy(
         "other architecture",
@@ -185,7 +185,7 @@ _TABLE = (
             r"blocks? of \S+ threads cannot run concurrently",
             _code(720),
         ),
-        "kernels with barriers need all blocks on the GPU at once, and these do not fit",
+        "kernels with grid barriers need all blocks on the GPU concurrently, but these blocks do not fit",
         "launch fewer or smaller blocks; the message of pgas.launch gives the maximum; python -m pgas compile prints registers",
     ),
     Remedy(
@@ -196,9 +196,9 @@ _TABLE = (
             r"invalid (resource handle|device context)",
             *map(_code, (201, 400, 709)),
         ),
-        "CUDA got an object that does not exist any more, or of another context: a stream, event or array of before a fork, of another "
-        "GPU, or used after the job ended",
-        "use streams and arrays in the process and job that made them, free them before pgas.finalize(), and start workers by spawn, not "
+        "CUDA received an object that no longer exists or belongs to another context: a stream, event, or array from before a fork, from "
+        "another GPU, or used after the job ended",
+        "use streams and arrays in the process and job that made them, free them before pgas.finalize(), and start workers with spawn, not "
         "fork",
     ),
     Remedy(
@@ -231,10 +231,10 @@ _TABLE = (
             r"GPU cannot map UAR of device",
             r"cuMemHostRegister.*(CUDA_ERROR_NOT_PERMITTED|error.?800)",
         ),
-        "the driver does not let an unprivileged process map the NIC's doorbell register into the GPU",
+        "the driver does not allow an unprivileged process to map the NIC's doorbell register into the GPU",
         "echo 'options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords=\"PeerMappingOverride=1;\"' | "
         "sudo tee /etc/modprobe.d/nvidia-pgas.conf; sudo update-initramfs -u (Red Hat: dracut -f); reboot. "
-        "Until then PGAS_IBGDA_NIC_HANDLER=cpu lets a CPU thread ring the NIC",
+        "Until then, set PGAS_IBGDA_NIC_HANDLER=cpu to have a CPU thread ring the NIC's doorbell",
     ),
     Remedy(
         "peer memory",
@@ -243,7 +243,7 @@ _TABLE = (
             r"cannot allocate buffer on the specified memory type",
             r"cannot use .* of the GPU: ",
         ),
-        "the NIC cannot reach GPU memory: the driver offers no dma-buf, and no peer memory module is loaded",
+        "the NIC cannot access GPU memory: the driver offers no dma-buf, and no peer memory module is loaded",
         _PEER_MEMORY,
     ),
     Remedy(
@@ -285,8 +285,8 @@ _TABLE = (
     Remedy(
         "no atomics",
         (r"RDMA device \S+ has no(ne| atomic)", r"IBV_ATOMIC_NONE", r"atomic_cap is ATOMIC_NONE"),
-        "the RDMA device performs no atomic operations (iWARP devices and siw never do)",
-        "choose another device by PGAS_HCA; Soft-RoCE and every ConnectX have them",
+        "the RDMA device does not support atomic operations (iWARP devices and siw never do)",
+        "choose another device with PGAS_HCA; Soft-RoCE and all ConnectX devices support them",
     ),
     Remedy(
         "cqe version",
@@ -320,7 +320,7 @@ _TABLE = (
             r"MLX5DV_CONTEXT_FLAGS_DEVX",
             r"no DevX context",
         ),
-        "the device opens, but not with DevX, which ibgda needs for the kernels' queues",
+        "the device can be opened, but not with DevX, which ibgda needs for the kernels' queues",
         "sudo mlxconfig -y -d DEVICE set UCTX_EN=1, then reboot; a virtual function needs it allowed by the host; Linux 4.19 or newer",
     ),
     Remedy(
@@ -354,21 +354,22 @@ _TABLE = (
             r"GID[_ ]INDEX.*no such GID",
             r"modify.*RTR.*(EINVAL|Invalid argument|ENETUNREACH|ETIMEDOUT|No route)",
         ),
-        "RoCE packets get no route: the port's GID is missing, is of another network than the peer's, or cannot be resolved to a MAC",
+        "RoCE packets have no route: the port's GID is missing, belongs to a different network than the peer's, or cannot be resolved to a "
+        "MAC address",
         "give the interface of the port an IPv4 address in the peers' network (ip addr add 192.168.1.1/24 dev DEV), check with ping, and "
         "leave PGAS_IB_GID_INDEX at -1, or set it to a RoCE v2 entry of that network (show_gids)",
     ),
     Remedy(
         "no answer",
         (r"IBV_WC_RETRY_EXC_ERR", r"(transport )?retry (counter )?exce", r"(TRANSPORT|RNR)_RETRY_EXC_ERR", r"PE \d+ does not answer"),
-        "the peer did not acknowledge: its process died, or packets get lost on the way",
+        "the peer did not acknowledge: its process died, or packets are being lost",
         "read the other PEs' messages first; then check the link (ping, rping, ethtool -S), equal MTUs, and for RoCE that the switch is "
-        "lossless for PGAS_IB_TRAFFIC_CLASS; PGAS_IB_TIMEOUT and PGAS_IB_RETRY_COUNT make it wait longer",
+        "lossless for PGAS_IB_TRAFFIC_CLASS; increase PGAS_IB_TIMEOUT and PGAS_IB_RETRY_COUNT to wait longer",
     ),
     Remedy(
         "refused",
         (r"\b[A-Z0-9_]+ failed: [A-Z_]+ \(.*\), syndrome 0x",),
-        "the card's firmware refuses a command, or behaves differently from pgas's description of it",
+        "the NIC's firmware refuses a command, or behaves differently from pgas's description of it",
         "sudo dmesg | grep mlx5 shows the command; bring the firmware up to date (sudo mlxfwmanager -d DEVICE --online -u), and report "
         "it with the syndrome: docs/rdma.md",
     ),
@@ -376,14 +377,14 @@ _TABLE = (
     Remedy(
         "descriptors",
         (r"cannot pass memory between processes",),
-        "the PEs of a node cannot hand each other file descriptors through Unix sockets",
-        "allow more open files (ulimit -n); start all PEs of a machine in one container, as sockets do not reach into another",
+        "the PEs of a node cannot pass file descriptors to each other through Unix sockets",
+        "allow more open files (ulimit -n); start all PEs of a node in one container, because sockets do not reach into another",
     ),
     Remedy(
         "open files",
         (r"Too many open files", r"\bEMFILE\b"),
         "the process may not open as many files as it needs: a PE needs some of its own and, while it maps the heap, one for every peer",
-        "ulimit -n 4096 in the shell that starts the job (ulimit -Hn says how many are allowed); in a container --ulimit nofile=4096",
+        "ulimit -n 4096 in the shell that starts the job (ulimit -Hn shows the maximum); in a container --ulimit nofile=4096",
     ),
     Remedy(
         "no mpi",
@@ -395,7 +396,7 @@ _TABLE = (
         "another mpi",
         (r"each is alone in its job", r"belong to different MPIs"),
         "mpirun and the library that mpi4py loaded belong to different MPIs, so that every process is alone in its job",
-        "use the mpirun of that library; pip's lies beside python (.venv/bin/mpirun)",
+        "use the mpirun that belongs to that library; the one from pip is in the same directory as python (.venv/bin/mpirun)",
     ),
     # ------------------------------------------------------------------------------------------------------------- versions
     Remedy(
@@ -407,14 +408,14 @@ _TABLE = (
     Remedy(
         "ptxas",
         (r"Unsupported \.version [\d.]+; current version is", r"PTX .version .* does not support", r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
-        "the reader of PTX (ptxas, nvJitLink or the driver) is older than the libnvvm that wrote it",
+        "the PTX consumer (ptxas, nvJitLink, or the driver) is older than the libnvvm that generated the PTX",
         "pip install --upgrade 'pgas[cu13]' or 'pgas[cu12]' (developers: pgas[dev]), which bring them of one release; unset "
         "CUDA_HOME and CUDA_PATH if they name another toolkit",
     ),
     Remedy(
         "versions",
         (r"No module named '(numba_cuda|numba|cuda)", r"libnvvm.*(not found|cannot open)", r"NVVM library .* could not be found"),
-        "a package for compiling kernels is missing, or of a release that pgas was not tested with",
+        "a package for compiling kernels is missing, or its release has not been tested with pgas",
         "pip install --upgrade 'pgas[cu13]' ('pgas[cu12]' for a driver of CUDA 12), in an environment of its own",
     ),
     Remedy(
@@ -431,7 +432,7 @@ _TABLE = (
             r"libibverbs.*(cannot open shared object|version .* not found)",
             r"pyverbs.*(undefined symbol|cannot open)",
         ),
-        "pyverbs and libibverbs are of different releases of rdma-core, and their private interface differs from release to release",
+        "pyverbs and libibverbs belong to different releases of rdma-core, and their private interface differs from release to release",
         "use both from one source: the distribution's python3-pyverbs with its libibverbs1 and ibverbs-providers",
     ),
     Remedy(

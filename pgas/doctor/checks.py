@@ -93,7 +93,7 @@ def check_driver(machine: Machine) -> Iterator[Finding]:
     else:
         yield Finding(_GPU, "driver", Status.OK, text)
     if machine.simulator:
-        yield Finding(_GPU, "kernels", Status.NOTE, "run in the simulator although there are GPUs (NUMBA_ENABLE_CUDASIM)")
+        yield Finding(_GPU, "kernels", Status.NOTE, "run in the simulator even though GPUs are present (NUMBA_ENABLE_CUDASIM)")
 
 
 def check_gpus(machine: Machine) -> Iterator[Finding]:
@@ -127,10 +127,10 @@ def check_peer_access(machine: Machine) -> Iterator[Finding]:
         return
     apart = [f"GPU{a}-GPU{b}" for a in range(count) for b in range(a) if not (machine.access[a][b] and machine.access[b][a])]
     if not apart:
-        yield Finding(_GPU, "peer access", Status.OK, f"all {count} GPUs reach each other")
+        yield Finding(_GPU, "peer access", Status.OK, f"all {count} GPUs can access each other's memory")
         return
     everyone = len(apart) == count * (count - 1) // 2
-    text = "no GPU reaches another" if everyone else f"none between {', '.join(apart)}"
+    text = "no GPU can access another GPU's memory" if everyone else f"none between {', '.join(apart)}"
     status, blocks = (Status.FAIL, registry.needing("peer access")) if everyone else (Status.WARN, NONE)
     yield Finding(_GPU, "peer access", status, text, _of("peer access"), blocks)
 
@@ -140,15 +140,15 @@ def check_mps(machine: Machine) -> Iterator[Finding]:
     if not machine.gpus:
         return
     if any(gpu.mps for gpu in machine.gpus):
-        yield Finding(_GPU, "MPS", Status.OK, "runs: several PEs may share a GPU")
+        yield Finding(_GPU, "MPS", Status.OK, "running: several PEs can share a GPU")
     elif machine.has(f"{machine.mps_pipes.lstrip('/')}/control"):
-        text = f"its pipes are in {machine.mps_pipes}, but this process is not its client"
+        text = f"its pipes exist in {machine.mps_pipes}, but this process is not connected to it as a client"
         yield Finding(_GPU, "MPS", Status.WARN, text, "start it again: echo quit | nvidia-cuda-mps-control; then " + _start_mps())
     elif len(machine.gpus) == 1:
-        text = "does not run: one PE only, as this process sees one GPU (and a cuda engine beside it is slow)"
+        text = "not running: only one PE can run, because this process sees one GPU (and a cuda engine that shares this GPU is slow)"
         yield Finding(_GPU, "MPS", Status.WARN, text, _of("mps"))
     else:
-        yield Finding(_GPU, "MPS", Status.NOTE, f"does not run: up to {len(machine.gpus)} PEs, one a GPU")
+        yield Finding(_GPU, "MPS", Status.NOTE, f"not running: at most {len(machine.gpus)} PEs, one per GPU")
 
 
 def _start_mps() -> str:
@@ -164,7 +164,7 @@ def check_nics(machine: Machine) -> Iterator[Finding]:
     """Are there RDMA devices, with a link?"""
     if not machine.devices:
         if machine.pci_nics:
-            text = f"the network cards at {', '.join(machine.pci_nics)} show no RDMA device"
+            text = f"the NICs at {', '.join(machine.pci_nics)} expose no RDMA device"
             yield Finding(_NIC, "NIC", Status.FAIL, text, _of("no verbs"), NIC)
         else:
             yield Finding(_NIC, "NIC", Status.NOTE, "no RDMA device: ibgda and ibrc run over the software NIC", blocks=NIC)
@@ -238,7 +238,7 @@ def check_verbs(machine: Machine) -> Iterator[Finding]:
     for device in machine.devices:
         nic = machine.nics.get(device.name)
         if not device.uverbs:
-            yield Finding(_VERBS, device.name, Status.FAIL, "has no file in /dev/infiniband", _of("no verbs"), NIC, device.name)
+            yield Finding(_VERBS, device.name, Status.FAIL, "has no device file in /dev/infiniband", _of("no verbs"), NIC, device.name)
         elif nic is None:
             continue
         elif nic.file:
@@ -247,7 +247,7 @@ def check_verbs(machine: Machine) -> Iterator[Finding]:
         elif nic.error:
             yield Finding(_VERBS, device.name, Status.FAIL, f"does not open: {nic.error}", _for(nic.error), NIC, device.name)
         elif not nic.atomics and nic.devx:
-            text = "has no atomic operations: ibrc moves data, and refuses atomics and signals"
+            text = "does not support atomic operations: ibrc can move data, but atomics and signals raise an error"
             yield Finding(_VERBS, device.name, Status.WARN, text, _of("no atomics"), IBGDA, device.name)
         elif nic.devx:
             mlx5 = device.driver.startswith("mlx5")
@@ -259,10 +259,10 @@ def check_verbs(machine: Machine) -> Iterator[Finding]:
             remedy = _for(nic.queue_pair, device.name) or _of("refused", device.name)
             yield Finding(_VERBS, device.name, Status.FAIL, text, remedy, IBGDA, device.name)
         elif not nic.atomics:
-            text = "opens with DevX, and ibgda performs atomics; libibverbs reports none, so ibrc refuses atomics and signals"
+            text = "opens with DevX, and ibgda performs atomics; libibverbs reports none, so they and signals raise an error over ibrc"
             yield Finding(_VERBS, device.name, Status.WARN, text, "PGAS_TRANSPORT=ibgda, or p2p,ibgda")
         elif not nic.pci_atomics and machine.gpus:
-            text = "opens with DevX; its atomics are atomic with each other, but not with those of CPUs and other cards"
+            text = "opens with DevX; its atomics are atomic with respect to each other, but not to those of CPUs and other NICs"
             yield Finding(_VERBS, device.name, Status.WARN, text, _of("pci atomics", device.name))
         else:
             tried = "" if nic.queue_pair is None else "; a queue pair to itself works, in the host's memory"
@@ -280,7 +280,7 @@ def check_gpu_memory(machine: Machine) -> Iterator[Finding]:
         return
     for device in machine.devices:
         if device.pci is None:
-            text = "a software device cannot reach GPU memory; it serves the simulator (NUMBA_ENABLE_CUDASIM=1)"
+            text = "a software device cannot access GPU memory; use it in the simulator (NUMBA_ENABLE_CUDASIM=1)"
             yield Finding(_MEMORY, device.name, Status.NOTE, text, blocks=NIC, device=device.name)
     if not any(device.pci for device in machine.devices):
         return
@@ -297,7 +297,7 @@ def check_gpu_memory(machine: Machine) -> Iterator[Finding]:
         text = f"nvidia-peermem is loaded, but this InfiniBand driver has no peer memory; no dma-buf: {missing}"
         yield Finding(_MEMORY, "registration", Status.FAIL, text, _of("inbox driver"), NIC)
     elif old_module:
-        text = f"nv_peer_mem takes data but no queues; no dma-buf: {missing}"
+        text = f"nv_peer_mem can register data but not queues; no dma-buf: {missing}"
         yield Finding(_MEMORY, "registration", Status.FAIL, text, _of("old peer memory"), IBGDA)
     else:
         entry = "peer memory" if not (exported or kernel) else "closed modules" if kernel else "old kernel"
@@ -310,7 +310,7 @@ def check_ordering(machine: Machine) -> Iterator[Finding]:
         return
     for gpu in machine.gpus:
         if gpu.writes_ordering < _ORDERED_FOR_GPU:
-            text = f"{gpu.label} does not see a NIC's writes in their order: get, g, fetching atomics and waits take longer through a NIC"
+            text = f"{gpu.label} may observe NIC writes out of order: get, g, fetching atomics, and waits take longer through a NIC"
             yield Finding(_MEMORY, "ordering", Status.NOTE, text)
 
 
@@ -322,16 +322,15 @@ def check_peer_mapping(machine: Machine) -> Iterator[Finding]:
     handler = machine.settings.get("PGAS_IBGDA_NIC_HANDLER", "auto")
     dwords = next((line for line in parameters.splitlines() if line.startswith("RegistryDwords:")), "")
     if "PeerMappingOverride=1" in dwords:
-        yield Finding(_MEMORY, "doorbell", Status.OK, "PeerMappingOverride=1: the GPU rings the NIC itself")
+        yield Finding(_MEMORY, "doorbell", Status.OK, "PeerMappingOverride=1: kernels ring the NIC's doorbell")
     elif "SYS_ADMIN" in machine.capabilities:
-        yield Finding(
-            _MEMORY, "doorbell", Status.WARN, "PeerMappingOverride is not set: only root's GPU kernels ring the NIC", _of("peer mapping")
-        )
+        text = "PeerMappingOverride is not set: only kernels of processes with CAP_SYS_ADMIN can ring the NIC's doorbell"
+        yield Finding(_MEMORY, "doorbell", Status.WARN, text, _of("peer mapping"))
     elif handler == "gpu":
         text = "PeerMappingOverride is not set, and PGAS_IBGDA_NIC_HANDLER=gpu"
         yield Finding(_MEMORY, "doorbell", Status.FAIL, text, _of("peer mapping"), IBGDA)
     else:
-        text = "PeerMappingOverride is not set: ibgda lets a CPU thread ring the NIC, which is slower"
+        text = "PeerMappingOverride is not set: ibgda uses a CPU thread to ring the NIC's doorbell, which is slower"
         yield Finding(_MEMORY, "doorbell", Status.WARN, text, _of("peer mapping"))
 
 
@@ -347,7 +346,7 @@ def check_memlock(machine: Machine) -> Iterator[Finding]:
         return
     on_host = machine.simulator or not machine.gpus
     needed = _QUEUES + (machine.settings.get("PGAS_SYMMETRIC_SIZE", 1 << 30) if on_host else 0)
-    text = f"{size_text(machine.memlock)} may be locked (ulimit -l), a PE locks up to {size_text(needed)} for a NIC"
+    text = f"at most {size_text(machine.memlock)} of memory can be locked (ulimit -l); a PE locks up to {size_text(needed)} for a NIC"
     if "IPC_LOCK" in machine.capabilities:
         yield Finding(_LIMITS, "memlock", Status.OK, f"{text}; not enforced for this process (CAP_IPC_LOCK)")
     elif machine.memlock >= needed:
@@ -368,7 +367,7 @@ def check_mpi(machine: Machine) -> Iterator[Finding]:
     mpi, needed = machine.mpi, machine.launcher == "mpirun"
     status, blocks = (Status.FAIL, ALL) if needed else (Status.WARN, NONE)
     library, launcher = _family(mpi.library), _family(mpi.launcher)
-    others = "python -m pgas.run, torchrun and srun start jobs without MPI"
+    others = "python -m pgas.run, torchrun, and srun start jobs without MPI"
     if mpi.error and not (needed or mpi.mpirun):
         yield Finding(_SOFTWARE, "MPI", Status.NOTE, f"none ({mpi.error}); {others}")
     elif mpi.error:
@@ -376,7 +375,7 @@ def check_mpi(machine: Machine) -> Iterator[Finding]:
     elif not (needed or mpi.mpirun):
         yield Finding(_SOFTWARE, "MPI", Status.NOTE, f"{mpi.library}; no mpirun on PATH; {others}")
     elif library and launcher and library != launcher:
-        text = f"mpi4py loads {library} ({mpi.library}), but {mpi.mpirun} is of {launcher}; {others}"
+        text = f"mpi4py loads {library} ({mpi.library}), but {mpi.mpirun} belongs to {launcher}; {others}"
         yield Finding(_SOFTWARE, "MPI", status, text, _of("another mpi"), blocks)
     else:
         yield Finding(_SOFTWARE, "MPI", Status.OK, f"{' '.join(mpi.library.split())}, {mpi.mpirun}")
@@ -392,7 +391,7 @@ def check_versions(machine: Machine) -> Iterator[Finding]:
     """Are the packages installed, in releases that pgas supports?"""
     shown = ("numba-cuda", "numba", "numpy", "cuda-bindings", "cuda-core")
     wrong = [
-        f"{name} {machine.versions.get(name, 'is missing')}, needed is {machine.required[name]}"
+        f"{name} {machine.versions.get(name, 'is missing')}, but {machine.required[name]} is required"
         for name in shown
         if name in machine.required and not _satisfies(machine.versions.get(name, ""), machine.required[name])
     ]
@@ -421,7 +420,7 @@ def check_compiler(machine: Machine) -> Iterator[Finding]:
     versions = machine.versions
     nvvm = versions.get("libnvvm", "")
     if not nvvm:
-        text = "libnvvm: no wheel, kernels are compiled with that of a CUDA toolkit"
+        text = "libnvvm: not installed as a wheel; kernels are compiled with the CUDA toolkit's"
         yield Finding(_SOFTWARE, "compiler", Status.NOTE, text)
         return
     text = ", ".join(f"{name} {versions[name]}" for name in ("libnvvm", "nvJitLink", "ptxas") if name in versions)

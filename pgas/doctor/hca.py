@@ -1,4 +1,4 @@
-"""``pgas hca``: objects and counters of this machine's software cards, while their jobs run."""
+"""``pgas hca``: objects and counters of this machine's software NICs, while their jobs run."""
 
 import argparse
 import contextlib

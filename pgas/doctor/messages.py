@@ -40,7 +40,7 @@ _KINDS = (
             r"is already in a collective on this team",
             r"at a different barrier|threads of the .* have returned",
         ),
-        "a collective call was not made by all, in the same order, with the same arguments",
+        "not all PEs (or threads) made the same collective calls, in the same order, with the same arguments",
         "compare the calls that the message names, on the PEs (or threads) that it names: an if around a collective, a loop of different "
         "lengths, an exception on one PE",
     ),
@@ -73,7 +73,7 @@ _KINDS = (
             r"pgas\.init\(\) (must run|has not been called)",
             r"PGAS_PES_PER_NODE",
         ),
-        "the PEs of a job did not find each other, or pgas.init() was called in a way that does not fit the launcher",
+        "the PEs of a job did not find each other, or the arguments of pgas.init() do not fit the launcher",
         "docs/launch.md says how each launcher starts a job, and has a table of these messages; python -m pgas info, started in the same "
         "way, shows the job",
     ),
@@ -86,22 +86,22 @@ _KINDS = (
     Remedy(
         "cuda",
         (r"\bcu[A-Z]\w+: ", r"CUDA_ERROR_\w+", r"\bcuda(Error)?[A-Z]\w+", r"\bCUDA error"),
-        "a call of CUDA failed with an error that doctor does not know",
+        "a CUDA call failed with an error that doctor does not know",
         "python -m pgas doctor checks GPU and driver; sudo dmesg | grep -i xid shows errors of the GPU; CUDA's driver API names all errors "
         "(CUresult)",
     ),
     Remedy(
         "captured",
         (r"captured",),
-        "a call was made while work is being captured into a CUDA graph",
+        "a call was made while work was being captured into a CUDA graph",
         "make it before or after the capture",
     ),
     Remedy(
         "team",
         (r"\bteams? (\d+|memory|of|must)", r"\bteam\b", r"\bchannels?\b must|channel must"),
-        "a team was used by a PE that is not a member, after it was destroyed, or there is no memory for another one",
-        "docs/api/teams.md; team_split_* and team_create return None on PEs that are not members; destroy teams that are not used any "
-        "more, or set PGAS_MAX_TEAMS",
+        "a team was used by a PE that is not a member or after it was destroyed, or there is no memory for another team",
+        "docs/api/teams.md; team_split_* and team_create return None on PEs that are not members; destroy teams that are no longer "
+        "used, or set PGAS_MAX_TEAMS",
     ),
     Remedy(
         "array on the heap",
@@ -113,8 +113,9 @@ _KINDS = (
             r"must be contiguous|neither on the symmetric heap",
             r"axes must be a permutation",
         ),
-        "an array is not one that the call takes: freed, not symmetric, of another dtype or layout; or the symmetric heap is full",
-        "docs/api/memory.md says which arrays and dtypes there are, and PGAS_SYMMETRIC_SIZE and PGAS_MAX_MEMORY_PER_GPU how much fits; "
+        "the call does not accept the array, because it was freed, is not symmetric, or has another dtype or layout; or the symmetric heap "
+        "is full",
+        "docs/api/memory.md lists the arrays and dtypes; PGAS_SYMMETRIC_SIZE and PGAS_MAX_MEMORY_PER_GPU limit the size of the heap; "
         "finalize() prints arrays that were not freed",
     ),
     Remedy(
@@ -142,8 +143,8 @@ _KINDS = (
             r"elements (wanted|are)",
             r"range of|can hold|^doctor \S+: one of",
         ),
-        "a call has an argument that the function does not take; the message names the argument, its value and what is allowed",
-        "help(pgas.NAME) or docs/api/README.md for the function; docs/refusals.md has a table of what kernels' operations take. "
+        "a call has an argument that the function does not accept; the message names the argument, its value and what is allowed",
+        "help(pgas.NAME) or docs/api/README.md for the function; docs/refusals.md has a table of what device operations accept. "
         "PGAS_DEBUG=check makes kernels on GPUs check their operands, as the simulator does",
     ),
     Remedy(
@@ -155,7 +156,8 @@ _KINDS = (
             r"not a message of",
         ),
         "the software NIC, which replaces a NIC, did not start, does not answer, or cannot do what was asked",
-        "python -m pgas hca shows the cards of this machine; PGAS_ENGINE and docs/variables.md; start the job again if a card was left",
+        "python -m pgas hca shows the software NICs of this machine; docs/variables.md describes PGAS_ENGINE; if one was left, start the "
+        "job again",
     ),
     Remedy(
         "paths",
@@ -164,9 +166,9 @@ _KINDS = (
             r"\btransport\b|different (machines|link layers)|machine only",
             r"share pages with|plain memory|given up$|socket of process",
         ),
-        "two PEs cannot use the memory of one another in the way that the transport needs",
-        "python -m pgas topo shows which GPUs reach each other, python -m pgas info the transport of each pair and why; docs/launch.md, "
-        "Several machines",
+        "two PEs cannot access each other's memory in the way that the transport needs",
+        "python -m pgas topo shows which GPUs can access each other's memory, python -m pgas info the transport of each pair and why; "
+        "docs/launch.md, Several nodes",
     ),
     Remedy(
         "device",
@@ -185,12 +187,12 @@ _KINDS = (
             r"not found: pip install|is missing, which pip install",
         ),
         "compiled code cannot be kept on disk or loaded from there, or a tool is missing; the program runs without",
-        "docs/machine.md, Files, memory and sockets; NUMBA_CACHE_DIR may name a folder that only you may write",
+        "docs/machine.md, Files, memory, and sockets; set NUMBA_CACHE_DIR to a directory that only you can write to",
     ),
     Remedy(
         "command line",
         (r"' is not |\d is not |is out of range; |' cannot be read: ",),
-        "an argument of a command has a value that it does not take; the message gives the value and what is allowed",
+        "an argument of a command has a value that the command does not accept; the message gives the value and what is allowed",
         "the command's --help",
     ),
     Remedy(

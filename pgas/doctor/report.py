@@ -1,9 +1,9 @@
-"""``python -m pgas doctor``: the checks of this machine, a remedy for each failure, and the transports that can run.
+"""``python -m pgas doctor``: the checks of this machine, a suggested fix for each failure, and the transports that can run.
 
-The exit status is 0 if everything that was asked for can run, else the sum of a number for each that cannot: simulator 4, p2p 8, ibgda 16,
-ibrc 32, softhca 64 (1 and 2 are Python's own: an error, wrong arguments). Without names, what is asked for is what a job started here would
-need: the simulator without a GPU or under NUMBA_ENABLE_CUDASIM=1; else what PGAS_TRANSPORT and PGAS_HCA name; by default p2p and softhca,
-and with an RDMA device on the PCI bus also ibgda and ibrc. A failure that such a job does not meet is printed as a warning.
+The exit status is 0 if everything requested can run; otherwise it is the sum of the codes of those that cannot: simulator 4, p2p 8, ibgda
+16, ibrc 32, softhca 64 (1 and 2 are Python's own: an error, wrong arguments). Without names, doctor checks what a job started here would
+need: without a GPU or with NUMBA_ENABLE_CUDASIM=1, the simulator; otherwise what PGAS_TRANSPORT and PGAS_HCA name. Default: p2p and
+softhca, and with an RDMA device on the PCI bus also ibgda and ibrc. A failure that does not affect such a job is printed as a warning.
 """
 
 import argparse
@@ -97,7 +97,7 @@ def judge(machine: Machine, findings: Sequence[Finding]) -> list[Verdict]:
 
 
 def _in_simulator(verdict: Verdict) -> Verdict:
-    how, lacking = ("with a CPU thread as the card", "on GPUs") if verdict.path == SOFTHCA else registry.get(verdict.path).simulated
+    how, lacking = ("with a CPU thread as the software NIC", "on GPUs") if verdict.path == SOFTHCA else registry.get(verdict.path).simulated
     return Verdict(verdict.path, False, f"not {lacking}: {verdict.reason}", how)
 
 
@@ -108,9 +108,9 @@ def _judge(machine: Machine, findings: Sequence[Finding], path: str) -> Verdict:
     if path in NIC:
         return _judge_nic(machine, findings, path)
     count = len(machine.gpus)
-    pes = f"up to {count} PEs, one a GPU" if count > 1 else "one PE"
+    pes = f"at most {count} PEs, one per GPU" if count > 1 else "one PE"
     if any(gpu.mps for gpu in machine.gpus):
-        pes = "several PEs a GPU under MPS"
+        pes = "several PEs per GPU under MPS"
     texts = {
         "simulator": "every transport, kernels on the CPU" + ("" if machine.simulator else " (NUMBA_ENABLE_CUDASIM=1)"),
         "p2p": f"on GPUs, {pes}",
@@ -138,7 +138,7 @@ def _judge_nic(machine: Machine, findings: Sequence[Finding], path: str) -> Verd
     if not usable:
         return Verdict(path, False, "; ".join(refused))
     if all(choice.device is None for choice in choices):
-        why = "by default the simulator takes the software NIC" if not on_gpus else choices[0].reason
+        why = "by default, the simulator uses the software NIC" if not on_gpus else choices[0].reason
         return Verdict(path, True, f"with PGAS_HCA={' or '.join(usable)} ({why})")
     if not on_gpus:
         return Verdict(path, True, f"over {choices[0].name}, kernels in the simulator")
@@ -238,7 +238,7 @@ def _explain(message: str) -> int:
     for entry in entries:
         print(f"{entry.name}: {entry.cause}\n-> {entry.remedy}")
     if not entries:
-        print("unknown message; python -m pgas doctor checks the machine", file=sys.stderr)
+        print("no explanation for this message; run python -m pgas doctor to check the machine", file=sys.stderr)
     return 0 if entries else 1
 
 
@@ -249,10 +249,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         type=one_of((*PATHS, "all")),
         metavar="NAME",
-        help=f"what must run: {', '.join(PATHS)}, all (default: see above)",
+        help=f"transports that must be able to run: {', '.join(PATHS)}, all (default: see above)",
     )
     parser.add_argument("--json", action="store_true", help="print findings and verdicts as JSON")
-    parser.add_argument("--explain", metavar="MESSAGE", help="explain an error message and print its remedy; exit status 1 if unknown")
+    parser.add_argument(
+        "--explain", metavar="MESSAGE", help="explain an error message and suggest a fix; the exit status is 1 if the message is unknown"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -47,12 +47,12 @@ def report(machine: Machine, findings: Sequence[Finding]) -> list[str]:
         lines += _near(machine, gpus, nics)
         lines += [f"  NIC{i}: {device.name} ({_ports(device)})" for i, device in enumerate(nics)]
         lines += [] if machine.gpus or not gpus else [f"  CUDA shows none of these GPUs: {machine.cuda_error}"]
-        lines += [f"  NVLinks are not known: {machine.nvml_error}"] if machine.nvml_error else []
+        lines += [f"  NVLinks are unknown: {machine.nvml_error}"] if machine.nvml_error else []
         lines += ["", "Names of distances", *(f"  {name:<4}  {meaning}" for name, meaning in NAMES)]
-    lines += [f"  no PCI device, near to no GPU: {', '.join(software)}"] if software else []
+    lines += [f"  not PCI devices, so not close to any GPU: {', '.join(software)}"] if software else []
     if len(machine.gpus) > 1:
         labels = [gpu.label for gpu in machine.gpus]
-        lines += ["", "Peer access: the GPU of a row reaches the memory of that of a column (cuDeviceCanAccessPeer)"]
+        lines += ["", "Peer access: whether the GPU in the row can access the memory of the GPU in the column (cuDeviceCanAccessPeer)"]
         lines += matrix(labels, labels, lambda a, b: "X" if a == b else "yes" if machine.access[a][b] else "no")
     lines += ["", "NIC of a PE, and why", *_chosen(machine, findings)]
     return lines
@@ -94,17 +94,17 @@ def _chosen(machine: Machine, findings: Sequence[Finding]) -> list[str]:
 def _without_a_job(machine: Machine, findings: Sequence[Finding]) -> list[str]:
     """Return lines about the transport of a job with one PE per GPU, or with some in the simulator."""
     said = {verdict.path: verdict for verdict in judge(machine, findings)}
-    where = "one PE a GPU" if machine.gpus and not machine.simulator else "PEs in the simulator"
+    where = "one PE per GPU" if machine.gpus and not machine.simulator else "PEs in the simulator"
     p2p = said["simulator" if machine.simulator else registry.get("auto").name]
     lines = ["", f"Transport of {where} (python -m pgas.run -n N -m pgas topo shows that of a job)"]
     apart = [(a, b) for a, row in enumerate(machine.access) for b, reached in enumerate(row) if not reached]
     if p2p.can and not (apart and not machine.simulator):
-        return [*lines, "  p2p: all map each other's memory; PGAS_TRANSPORT=ibgda or ibrc for the NIC"]
-    why = f"GPU{apart[0][0]} does not reach GPU{apart[0][1]}" if apart else p2p.text
+        return [*lines, "  p2p: all PEs map each other's memory; set PGAS_TRANSPORT=ibgda or ibrc to use the NIC"]
+    why = f"GPU{apart[0][0]} cannot access the memory of GPU{apart[0][1]}" if apart else p2p.text
     others = [name for name in registry.through_nics() if said[name].can]
     if not others and said["softhca"].can:
         others = ["ibgda or ibrc over the software NIC"]
-    return [*lines, f"  no p2p: {why}; what can: {', '.join(others) or 'nothing here (python -m pgas doctor)'}"]
+    return [*lines, f"  p2p is not possible: {why}; available instead: {', '.join(others) or 'nothing (run python -m pgas doctor)'}"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

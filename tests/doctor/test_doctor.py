@@ -75,7 +75,7 @@ def test_a_laptop_is_fine(laptop):
         "p2p": "in the simulator, through memory that the PEs share; not on GPUs: no GPU",
         "ibgda": device,
         "ibrc": device,
-        "softhca": "in the simulator, with a CPU thread as the card; not on GPUs: no GPU",
+        "softhca": "in the simulator, with a CPU thread as the software NIC; not on GPUs: no GPU",
     }
     findings = examine(laptop)
     rows = doctor.lines(laptop, findings, doctor.judge(laptop, findings), ["simulator", "ibrc"])[-5:]
@@ -90,7 +90,7 @@ def test_soft_roce_only(tmp_path):
     facts = sound(tmp_path, [], nics={"rxe0": Nic(devx="no DevX context opens: Failed to open mlx5 context on rxe0")})
     assert found(facts, "GID rxe0:1").text == "index 3 (192.168.1.7, RoCE v2) of eth0"
     assert can(facts) == {"simulator", "ibrc"}
-    assert verdicts(facts)["ibrc"].text == "with PGAS_HCA=rxe0:1 (by default the simulator takes the software NIC)"
+    assert verdicts(facts)["ibrc"].text == "with PGAS_HCA=rxe0:1 (by default, the simulator uses the software NIC)"
     assert verdicts(facts)["ibgda"].text == (
         "in the simulator, over the software NIC; not over an RDMA device: "
         "rxe0 no DevX context opens: Failed to open mlx5 context on rxe0 (ibrc can use it)"
@@ -186,29 +186,29 @@ def test_compute_mode(tmp_path, mode, status):
 
 def test_peer_access(tmp_path):
     _, facts = cluster(tmp_path)
-    assert found(facts, "peer access").text == "all 4 GPUs reach each other"
+    assert found(facts, "peer access").text == "all 4 GPUs can access each other's memory"
     one_pair = tuple(tuple({a, b} != {1, 3} for b in range(4)) for a in range(4))
     finding = found(replace(facts, access=one_pair), "peer access")
     assert (finding.status, finding.text, finding.remedy) == (Status.WARN, "none between GPU3-GPU1", mend("peer access"))
     none = replace(facts, access=tuple(tuple(a == b for b in range(4)) for a in range(4)))
-    assert (found(none, "peer access").status, verdicts(none)["p2p"].text) == (Status.FAIL, "no GPU reaches another")
+    assert (found(none, "peer access").status, verdicts(none)["p2p"].text) == (Status.FAIL, "no GPU can access another GPU's memory")
     assert can(none) == set(PATHS) - {"p2p"}
 
 
 def test_mps(tmp_path):
     tree, facts = cluster(tmp_path, mps_pipes="/run/mps")
     assert found(facts, "MPS").status is Status.NOTE
-    assert verdicts(facts)["p2p"].text == "on GPUs, up to 4 PEs, one a GPU"
+    assert verdicts(facts)["p2p"].text == "on GPUs, at most 4 PEs, one per GPU"
     one = replace(facts, gpus=facts.gpus[:1], access=((True,),))
     assert (found(one, "MPS").status, found(one, "MPS").remedy) == (Status.WARN, mend("mps"))
     assert verdicts(one)["p2p"].text == "on GPUs, one PE"
     assert found(one, "peer access").text == "one GPU: its PEs share its memory"
-    assert verdicts(gpus(one, mps=True))["softhca"].text.endswith("several PEs a GPU under MPS")
+    assert verdicts(gpus(one, mps=True))["softhca"].text.endswith("several PEs per GPU under MPS")
     assert found(gpus(one, mps=True), "MPS").status is Status.OK
     tree.write("run/mps/control")
     finding = found(one, "MPS")
     assert (finding.status, START_MPS in finding.remedy) == (Status.WARN, True)
-    assert finding.text == "its pipes are in /run/mps, but this process is not its client"
+    assert finding.text == "its pipes exist in /run/mps, but this process is not connected to it as a client"
 
 
 # ------------------------------------------------------------------------------------------------------- NIC, port, GID
@@ -219,7 +219,7 @@ def test_network_cards_without_the_rdma_driver(tmp_path):
     facts = sound(tmp_path, [])
     finding = found(facts, "NIC")
     assert (finding.status, finding.remedy) == (Status.FAIL, mend("no verbs"))
-    assert verdicts(facts)["ibgda"].text.endswith("; not over an RDMA device: the network cards at 0000:3b:00.0 show no RDMA device")
+    assert verdicts(facts)["ibgda"].text.endswith("; not over an RDMA device: the NICs at 0000:3b:00.0 expose no RDMA device")
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_a_device_that_cannot_be_used(tmp_path, nic, entry, lost):
 def test_a_device_without_a_file(tmp_path):
     Machine(tmp_path).nic("mlx5_0", "pci0000:00/0000:3b:00.0", uverbs=False)
     facts = sound(tmp_path, [], nics={})
-    assert [f.remedy for f in examine(facts) if f.text == "has no file in /dev/infiniband"] == [mend("no verbs")]
+    assert [f.remedy for f in examine(facts) if f.text == "has no device file in /dev/infiniband"] == [mend("no verbs")]
     assert can(facts) == {"simulator"}
 
 
@@ -364,7 +364,7 @@ def test_atomics_that_only_ibgda_performs(tmp_path):
     facts = replace(facts, nics={**facts.nics, "mlx5_1": Nic(atomics=False)})
     (finding,) = [f for f in examine(facts) if f.section == "Verbs and DevX" and f.check == "mlx5_1"]
     assert (finding.status, finding.remedy) == (Status.WARN, "PGAS_TRANSPORT=ibgda, or p2p,ibgda")
-    assert "ibrc refuses atomics and signals" in finding.text
+    assert "so they and signals raise an error over ibrc" in finding.text
     assert "ibgda" in can(facts)
 
 
@@ -413,7 +413,7 @@ def test_a_gpu_that_does_not_order_writes_of_a_nic(tmp_path):
     facts = replace(facts, gpus=(*facts.gpus[:3], replace(facts.gpus[3], writes_ordering=0)))
     finding = found(facts, "ordering")
     assert finding.status is Status.NOTE
-    assert finding.text.startswith("GPU3 does not see a NIC's writes in their order: ")
+    assert finding.text.startswith("GPU3 may observe NIC writes out of order: ")
     assert can(facts) == set(PATHS)
     assert found(gpus(facts, writes_ordering=100), "registration").status is Status.OK
     assert not [f for f in examine(gpus(facts, writes_ordering=100)) if f.check == "ordering"]
@@ -453,7 +453,7 @@ def test_closed_modules_are_named(tmp_path):
     ("memlock", "capabilities", "status", "words"),
     [
         (-1, (), Status.OK, "unlimited"),
-        (64 << 10, (), Status.FAIL, "64 KiB may be locked (ulimit -l), a PE locks up to 128 MiB for a NIC"),
+        (64 << 10, (), Status.FAIL, "at most 64 KiB of memory can be locked (ulimit -l); a PE locks up to 128 MiB for a NIC"),
         (100, (), Status.FAIL, "100 bytes"),
         (64 << 10, ("IPC_LOCK",), Status.OK, "not enforced for this process (CAP_IPC_LOCK)"),
         (128 << 20, (), Status.OK, "128 MiB"),
@@ -559,11 +559,11 @@ def test_one_gpu_of_four_cannot_be_used(tmp_path, change):
 @pytest.mark.parametrize(
     ("changed", "entry", "words"),
     [
-        ({"numpy": "2.5.0"}, "numpy", "numpy 2.5.0, needed is <2.5,>=2.2"),
+        ({"numpy": "2.5.0"}, "numpy", "numpy 2.5.0, but <2.5,>=2.2 is required"),
         ({"numpy": "2.1.3"}, "numpy", "numpy 2.1.3"),
-        ({"numba": "0.67.1"}, "versions", "numba 0.67.1, needed is >=0.68,<0.69"),
-        ({"numba-cuda": "0.30.5"}, "versions", "numba-cuda 0.30.5, needed is ==0.30.4"),
-        ({"cuda-bindings": "12.9.9"}, "versions", "cuda-bindings 12.9.9, needed is <14,>=12.9.10"),
+        ({"numba": "0.67.1"}, "versions", "numba 0.67.1, but >=0.68,<0.69 is required"),
+        ({"numba-cuda": "0.30.5"}, "versions", "numba-cuda 0.30.5, but ==0.30.4 is required"),
+        ({"cuda-bindings": "12.9.9"}, "versions", "cuda-bindings 12.9.9, but <14,>=12.9.10 is required"),
         ({"cuda-core": None}, "versions", "cuda-core is missing"),
     ],
 )
@@ -775,7 +775,7 @@ def test_messages_are_explained(message, entry, capsys):
 
 def test_an_unknown_message(capsys):
     assert doctor._explain("the sky is green") == 1
-    assert "unknown message" in capsys.readouterr().err
+    assert "no explanation for this message" in capsys.readouterr().err
 
 
 def test_every_remedy_is_reached():

@@ -45,7 +45,7 @@ def test_a_cluster_node(tmp_path):
     assert rows(lines, "Peer access")[2] == ["GPU1", "yes", "X", "yes", "yes"]
     chosen = rows(lines, "NIC of a PE, and why")
     assert [row[:4] for row in chosen] == [[f"GPU{i}", "ibgda,", "ibrc", f"mlx5_{i}:1:"] for i in range(4)]
-    assert lines[-1] == "  p2p: all map each other's memory; PGAS_TRANSPORT=ibgda or ibrc for the NIC"
+    assert lines[-1] == "  p2p: all PEs map each other's memory; set PGAS_TRANSPORT=ibgda or ibrc to use the NIC"
 
 
 def test_the_output_in_the_docs(tmp_path):
@@ -62,7 +62,7 @@ def test_gpus_on_pcie_only(tmp_path):
     _, facts = cluster(tmp_path, nvlinks=(), nvml_error="no NVML here")
     lines = shown(facts)
     assert rows(lines, "GPUs and NICs")[1][1:5] == ["X", "PHB", "SYS", "SYS"]
-    assert "  NVLinks are not known: no NVML here" in lines
+    assert "  NVLinks are unknown: no NVML here" in lines
 
 
 def test_two_pairs_of_nvlinks(tmp_path):
@@ -77,9 +77,9 @@ def test_pairs_without_peer_access(tmp_path):
     _, facts = cluster(tmp_path, access=tuple(tuple((a < 2) == (b < 2) for b in range(4)) for a in range(4)))
     lines = shown(facts)
     assert rows(lines, "Peer access")[1] == ["GPU0", "X", "yes", "no", "no"]
-    assert lines[-1] == "  no p2p: GPU0 does not reach GPU2; what can: ibgda, ibrc"
+    assert lines[-1] == "  p2p is not possible: GPU0 cannot access the memory of GPU2; available instead: ibgda, ibrc"
     no_nic = replace(facts, nics=dict.fromkeys(facts.nics, Nic(file="Permission denied")))
-    assert shown(no_nic)[-1].endswith("what can: ibgda or ibrc over the software NIC")
+    assert shown(no_nic)[-1].endswith("available instead: ibgda or ibrc over the software NIC")
 
 
 def test_transports_that_choose_differently(tmp_path):
@@ -108,7 +108,7 @@ def test_soft_roce_only(tmp_path):
     Machine(tmp_path).nic("rxe0")
     lines = shown(sound(tmp_path, []))
     assert lines[1].startswith("  no GPU and no NIC on the PCI bus")
-    assert "  no PCI device, near to no GPU: rxe0" in lines
+    assert "  not PCI devices, so not close to any GPU: rxe0" in lines
 
 
 def test_one_gpu(tmp_path):
@@ -123,7 +123,7 @@ def test_without_an_mpi_library(tmp_path):
     """pgas.run starts jobs over p2p all the same."""
     for facts in (sound(tmp_path, []), cluster(tmp_path)[1]):
         last = shown(replace(facts, mpi=Mpi(error="cannot load MPI library")))[-1]
-        assert last == "  p2p: all map each other's memory; PGAS_TRANSPORT=ibgda or ibrc for the NIC"
+        assert last == "  p2p: all PEs map each other's memory; set PGAS_TRANSPORT=ibgda or ibrc to use the NIC"
 
 
 @pytest.mark.parametrize("count", [2, 8, 16])

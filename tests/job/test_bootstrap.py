@@ -130,7 +130,7 @@ def test_mpirun_of_another_mpi(name, mpi, monkeypatch):
     text = str(refused.value)
     assert "mpirun started 4 processes, but each is alone in its job" in text
     assert "(MPICH Version:      5.0.1)" in text
-    assert "use the mpirun of that library" in text
+    assert "use the mpirun that belongs to that library" in text
     assert "\n" not in text
     assert "\0" not in text
 

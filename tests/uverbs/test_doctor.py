@@ -34,4 +34,4 @@ def test_devices_that_open_with_devx():
 def test_topo_lists_them():
     status, text = pgas("topo")
     assert status == 0
-    assert "no PCI device, near to no GPU: mlx5_0, mlx5_1" in text
+    assert "not PCI devices, so not close to any GPU: mlx5_0, mlx5_1" in text
