@@ -115,7 +115,7 @@ def input_file(text: str) -> str:
 
 
 def output_file(text: str) -> str:
-    """Convert an argument that is a file to write. PE 0 writes it: others do not check it, as they may be on other machines."""
+    """Convert an argument that is a file to write. Only PE 0, which writes it, checks it, because other PEs may be on other nodes."""
     if launched_rank() in (None, 0) and (os.path.isdir(text) or not os.access(os.path.dirname(os.path.abspath(text)), os.W_OK)):
         raise argparse.ArgumentTypeError(f"'{printable(text)}' cannot be written; it must be a file in a directory that exists")
     return text

@@ -2,13 +2,13 @@
 
 Decided once, when pgas is imported, because the compiler fixes its own front end at import:
 
-* numba.cuda already imported: as it decided;
-* ``NUMBA_ENABLE_CUDASIM`` set: as it says (1 simulator, 0 GPU; 0 without a GPU can compile but not launch);
-* otherwise a GPU if the driver finds one, else the simulator; the first process of the job then prints a line at its start.
+* if numba.cuda is already imported: what numba.cuda chose;
+* if ``NUMBA_ENABLE_CUDASIM`` is set: the simulator for 1, a GPU for 0 (without a GPU, kernels can be compiled but not launched);
+* otherwise a GPU if the driver finds one, or the simulator; the first process of the job then prints a line at its start.
 
 This module sets ``CUDA_MODULE_LOADING=EAGER`` before CUDA starts: under lazy loading the first launch of a second kernel waits for
 the running one, and two PEs whose kernels wait for each other never finish (CUDA C++ Programming Guide, "Lazy Loading"). It also sets
-``NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS=0``, as kernels that communicate have few blocks on purpose.
+``NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS=0``, because communication kernels intentionally use few blocks.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _NO_DEVICE = 100
 
 
 def cuda_device_count() -> int:
-    """Return the number of GPUs that the CUDA driver shows this process; 0 if there is no driver."""
+    """Return the number of GPUs that are visible to this process; 0 if there is no CUDA driver."""
     return _ask_driver()[0]
 
 

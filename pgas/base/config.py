@@ -18,10 +18,10 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size such as ``64M`` or ``1.5g`` (binary units, as NVSHMEM's sizes).
+    """Return the bytes of a size such as ``64M`` or ``1.5g`` (binary units, like NVSHMEM's sizes).
 
     Raises:
-        ValueError: text is not a non-negative number with an optional unit k, m, g or t.
+        ValueError: if text is not a non-negative number with an optional unit k, m, g, or t.
     """
     match = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     if match is None:
@@ -90,7 +90,7 @@ def _choice(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
-#: Minimum number of characters of PGAS_SECRET: whoever listens where the store is expected can try guesses.
+#: Minimum number of characters of PGAS_SECRET: a process that listens where the store is expected can try guesses.
 _SECRET_MIN = 16
 
 
@@ -195,7 +195,7 @@ CQE_SYNDROMES = (0x01, 0x02, 0x04, 0x05, 0x06, 0x10, 0x11, 0x12, 0x13, 0x14, 0x1
 
 @dataclass(frozen=True)
 class Faults:
-    """Reproducible faults of the software card.
+    """Reproducible faults of the software NIC.
 
     The text form is ``seed=1,delay=0.1,late=0.5,hold=64,fail=17:0x13,fail_qpn=0x400,stop=100,atomics=split,atomics=big_endian,
     refuse=cq_of_one,refuse=mr_of_chunks``: any of these, in any order.
@@ -205,21 +205,21 @@ class Faults:
     delay: float = 0.0  #: probability that a WQE, or its CQE, is delayed; long WRITEs then arrive last piece first
     late: float = 0.0  #: probability that the last bytes that a WQE writes become visible only after its CQE (or by a DUMP or READ there)
     hold: int = 64  #: upper bound of a delay, in passes over the QPs; a pass takes some hundred nanoseconds; 0: late data stays late
-    fail: int = 0  #: the number of the WQE that fails, counted from now on; 0: none
-    syndrome: int = 0  #: of the failing WQE
-    fail_qpn: int = 0  #: the QP whose WQEs are counted for fail; 0: all
-    stop: int = 0  #: the number of WQEs after which the engine stops until it is resumed; 0: never
-    split_atomics: bool = False  #: the card's atomics are not atomic with those of the PEs
-    big_endian_atomics: bool = False  #: old values of 8 bytes are big-endian: the card's atomic_req_8B_endianness_mode is 0
-    refuse_cq_of_one: bool = False  #: CREATE_CQ with log_cq_size 0 fails
-    refuse_mr_of_chunks: bool = False  #: one memory region of several segments, as a heap that grew, is refused
+    fail: int = 0  #: number of the WQE that fails, counted from now on; 0: none
+    syndrome: int = 0  #: syndrome of the failing WQE
+    fail_qpn: int = 0  #: QP whose WQEs are counted for fail; 0: all
+    stop: int = 0  #: number of WQEs after which the engine stops until it is resumed; 0: never
+    split_atomics: bool = False  #: whether the NIC's atomics are not atomic with respect to those of the PEs
+    big_endian_atomics: bool = False  #: whether old values of 8 bytes are big-endian (atomic_req_8B_endianness_mode is 0)
+    refuse_cq_of_one: bool = False  #: whether CREATE_CQ with log_cq_size 0 fails
+    refuse_mr_of_chunks: bool = False  #: whether a memory region of several segments, such as a heap that grew, is refused
 
     @classmethod
     def parse(cls, text: str) -> "Faults":
         """Return the faults of a text.
 
         Raises:
-            ValueError: an unknown fault, or a value out of range; the error's text says what is allowed.
+            ValueError: if a fault is unknown or a value is out of range; the message gives what is allowed.
         """
         values: dict[str, Any] = {}
         for word in filter(None, (part.strip() for part in text.split(","))):
@@ -258,7 +258,7 @@ class Faults:
         return cls(**values)
 
 
-#: Widths in bits: of the engine's counters, and of a QP's number.
+#: Width in bits of each integer: of the engine's counters, and of a QP number.
 _FAULT_INTEGERS = {"seed": 64, "hold": 16, "fail_qpn": 24, "fail": 63, "stop": 63, "syndrome": 8}
 
 
@@ -272,7 +272,7 @@ def _fault_integer(name: str, text: str) -> int:
 
 
 def _faults(text: str) -> str:
-    """Check the faults and return their text, as the card's process parses it itself."""
+    """Check the faults and return their text, because the software NIC's process parses it again."""
     Faults.parse(text)
     return text
 
@@ -288,10 +288,10 @@ class Variable:
     type: str
 
     def read(self) -> Any:
-        """Return the parsed value of the environment, else of the default.
+        """Return the parsed value from the environment, or the default if the variable is not set.
 
         Raises:
-            ValueError: the value does not parse; the text names the variable, its value and the allowed values.
+            ValueError: if the value does not parse; the message names the variable, its value, and the allowed values.
         """
         text = os.environ.get(self.name, self.default)
         try:
@@ -301,7 +301,7 @@ class Variable:
             raise ValueError(f"{self.name}={shown}: {error}") from None
 
 
-#: Variables whose values are shown nowhere.
+#: Variables whose values must never be shown.
 SECRETS = frozenset({"PGAS_LAUNCHED", "PGAS_SECRET", "PGAS_STARTED_BY"})
 
 VARIABLES: dict[str, Variable] = {
@@ -517,5 +517,5 @@ def debugging(word: str) -> bool:
 
 
 def unknown_variables() -> list[str]:
-    """Return the PGAS_* variables of the environment that pgas does not know, most likely misspelt."""
+    """Return the PGAS_* variables of the environment that pgas does not know, most likely because they are misspelled."""
     return sorted(name for name in os.environ if name.startswith("PGAS_") and name not in VARIABLES)

@@ -1,11 +1,12 @@
-"""The disk cache of compiled code: its place, and the checks before code is loaded.
+"""The disk cache of compiled code: its location, and the checks before code is loaded.
 
-Loading a file executes its code. So it is loaded only if this user owns the file and its folder, nobody else may write them, and its
-checksum is right. The folder is ``pgas``, in the first of Numba's places where this user can have a private one: $NUMBA_CACHE_DIR,
-``__pycache__`` next to the source, ``~/.cache/numba``; for notebooks IPython's. Code of pgas itself goes next to its source only if no
-other place is left, because ``pip uninstall`` would leave such files, and the folder pgas with them, which Python could still import.
+Loading a file executes its code. Therefore, a file is loaded only if this user owns it and its directory, no other user can write to them,
+and its checksum is right. The directory is ``pgas``, in the first of Numba's locations where this user can have a private one:
+$NUMBA_CACHE_DIR, ``__pycache__`` next to the source, ``~/.cache/numba``; for notebooks IPython's. Code of pgas itself is stored next to its
+source only as a last resort, because ``pip uninstall`` would leave such files, and the directory pgas with them, which Python could still
+import.
 
-Without a cache, every process compiles the code. So failures of the cache are warnings, which name the file, not errors.
+Without a cache, every process compiles the code. Therefore, failures of the cache are warnings, which name the file, not errors.
 """
 
 import contextlib
@@ -26,22 +27,22 @@ __all__ = ["Files", "NoPlace", "OnDisk", "Uncacheable", "keep", "places"]
 
 _DIGEST_SIZE = hashlib.sha256().digest_size
 
-#: Folders that cannot be written, about which a warning was given.
+#: Directories that cannot be written to, for which a warning was given.
 _failed: set[Path] = set()
 
 
 class NoPlace(Exception):
-    """There is no folder for a function's code: the function is not from a file, or this user can have no private folder."""
+    """There is no directory for a function's code: the function is not from a file, or this user cannot have a private directory."""
 
 
 class Files:
     """The compiled code of one function: a file for each key, which contains the key.
 
-    Numba numbers its files by an index. Two processes that save at once, as PEs of two jobs do, may take the same number; later processes
-    then load the code of one under the key of the other.
+    Numba numbers its files by an index. Two processes that save concurrently, such as PEs of two jobs, may take the same number; later
+    processes then load the code of one under the key of the other.
 
     Args:
-        folder: the folder of the files.
+        folder: directory of the files.
         name: of the function; files of other functions are not touched.
         stamp: of the function's source; saving removes code with other stamps.
         dumps: the pickler.
@@ -128,23 +129,23 @@ def _warn(text: str) -> None:
     warnings.warn(text, PgasWarning, stacklevel=2)
 
 
-#: The folder of this package.
+#: Directory of this package.
 _PACKAGE = Path(__file__).parent.parent
 
 
 class _Place:
-    """One of Numba's places for files of code; takes the role of its locator class.
+    """One of Numba's locations for code files; takes the role of its locator class.
 
     Args:
         locator: Numba's class.
-        inside: whether it may lie in the folder of this package.
+        inside: whether it may be in the directory of this package.
     """
 
     def __init__(self, locator: Any, *, inside: bool) -> None:
         self._locator, self._inside = locator, inside
 
     def from_function(self, function: Any, file: str) -> Any:
-        """Return Numba's locator, with this user's private folder; None if there is none for this function."""
+        """Return Numba's locator, with this user's private directory; None if there is none for this function."""
         locator = self._locator.from_function(function, file)
         if locator is None or (not self._inside and Path(locator.get_cache_path()).is_relative_to(_PACKAGE)):
             return None
@@ -177,7 +178,7 @@ class OnDisk:
             not used.
 
     Raises:
-        NoPlace: there is no folder.
+        NoPlace: if there is no directory.
     """
 
     def __init__(self, function: Any, key: Callable[[], tuple[Any, ...]]) -> None:
@@ -212,11 +213,11 @@ class OnDisk:
             base.save_overload(sig, data)
         except Uncacheable:
             pass
-        except OSError as error:  # Numba tries the folder first
+        except OSError as error:  # Numba tries the directory first
             _cannot_keep(self._cache_file.path(()), error)
 
 
 def keep(dispatcher: Any, cache: Callable[[], Any]) -> None:
-    """Give a dispatcher of Numba a cache, if there is a folder for one."""
+    """Give a dispatcher of Numba a cache, if there is a directory for one."""
     with contextlib.suppress(NoPlace):
         dispatcher._cache = cache()

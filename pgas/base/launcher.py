@@ -50,7 +50,7 @@ def read_launched(text: str) -> dict[str, Any]:
     """Return the values in a text of LAUNCHED, {} if it is empty.
 
     Raises:
-        ValueError: the text is not from ``python -m pgas.run``.
+        ValueError: if the text is not from ``python -m pgas.run``.
     """
     if not text:
         return {}
@@ -71,7 +71,7 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
     differ, MPI's variables are the right ones.
 
     Raises:
-        ValueError: PGAS_LAUNCHED is not from ``python -m pgas.run``.
+        ValueError: if PGAS_LAUNCHED is not from ``python -m pgas.run``.
     """
 
     def number(name: str) -> int | None:

@@ -1,8 +1,8 @@
-"""Detection of the death of a process of the job, a PE or the software card: waits for it must end, and one message must name it.
+"""Detects that a process of the job (a PE or the software NIC) has died: waits for it must end, and exactly one message must name it.
 
-A launcher may kill the other PEs before they can print it (Hydra does so at once, by SIGKILL). So a watcher prints it: a process in a
-session of its own that runs this file, which imports little in order to start fast. Another such process reports a long wait in
-MPI_Finalize: that call holds the GIL, so no thread of the PE can report it.
+A launcher may kill the other PEs before they can print that message (Hydra does so immediately, by SIGKILL). Therefore, a watcher prints
+it: a process in a session of its own that runs this file, which imports little in order to start fast. Another such process reports a
+long wait in MPI_Finalize, because that call holds the GIL, so that no thread of the PE can report it.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ AT_END = "at-end"
 #: Seconds between calls of the function that reads news of other machines; it also notices that none come any more.
 _LISTEN_S = 1.0
 
-#: Most PEs that a line names.
+#: Maximum number of PEs named in a line.
 _NAMED = 8
 
 
@@ -193,7 +193,8 @@ class Watch:
 class LastWord:
     """The right to print why the job ends: a byte in a pipe, which one process of the machine takes.
 
-    Whoever has printed writes a byte into a second pipe. Until then nobody may end the job: that would kill the process that prints.
+    The process that has printed writes a byte into a second pipe. Until then, no process may end the job, because that would kill the
+    process that prints.
 
     Args:
         maker: pid and descriptors of the process that made the pipes; None: this process makes them.

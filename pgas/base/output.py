@@ -9,7 +9,7 @@ __all__ = ["outlive_reader"]
 
 
 class _File(io.FileIO):
-    """A file of which nobody need be the reader: what is written after the last one has ended goes nowhere."""
+    """A file whose readers may end: what is written after the last reader has ended is discarded."""
 
     def write(self, data: Any, /) -> int:
         try:

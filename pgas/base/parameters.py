@@ -1,4 +1,4 @@
-"""Errors of calls whose arguments do not fit a function's parameters, and suggestions for misspelt names."""
+"""Errors of calls whose arguments do not fit a function's parameters, and suggestions for misspelled names."""
 
 import inspect
 import re
@@ -13,7 +13,7 @@ _THREAD = re.compile(r"^tid=\[[\d, ]+\] ctaid=\[[\d, ]+\]: (?=pgas\.)")
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean x?)`` for the known name that is most like a misspelt one, "" if none is like it."""
+    """Return `` (did you mean x?)`` for the known name that is most like a misspelled one, "" if none is like it."""
     import difflib  # takes milliseconds
 
     close = difflib.get_close_matches(name, list(known), 1)
@@ -39,7 +39,7 @@ def bound(name: str, parameters: inspect.Signature, args: tuple[Any, ...], kwarg
     """Return the arguments of a call of pgas.name by the names of its parameters.
 
     Raises:
-        TypeError: they do not fit.
+        TypeError: if they do not fit.
     """
     _, names, required = _known.get(id(parameters)) or _positional(parameters)
     if required <= len(args) <= len(names) and (not kwargs or (kwargs.keys() == {"stream"} and "stream" in parameters.parameters)):
@@ -50,7 +50,7 @@ def bound(name: str, parameters: inspect.Signature, args: tuple[Any, ...], kwarg
         raise TypeError(misfit(name, parameters, len(args), kwargs)) from None
 
 
-#: Signatures by their identity, as their hash takes 4 us: each with the names of the parameters that may be given by position, and the
+#: Signatures by their identity, because their hash takes 4 us: each with the names of the parameters that may be given by position, and the
 #: number of those that must be given.
 _known: dict[int, tuple[inspect.Signature, tuple[str, ...], int]] = {}
 

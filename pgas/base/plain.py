@@ -28,8 +28,8 @@ def dumps(value: Any) -> bytes:
     """Return the encoding of a value. A subclass (a named tuple, an enumeration) is encoded like its base.
 
     Raises:
-        TypeError: the value, or one in it, is not plain.
-        ValueError: the value is nested deeper than DEPTH_MAX.
+        TypeError: if the value, or one in it, is not plain.
+        ValueError: if the value is nested deeper than DEPTH_MAX.
     """
     out = bytearray()
     _write(out, value, 0)
@@ -66,7 +66,7 @@ def loads(data: bytes) -> Any:
     """Return the value of an encoding.
 
     Raises:
-        ValueError: data is not the encoding of one value.
+        ValueError: if data is not the encoding of one value.
     """
     value, end = _read(data, 0, 0)
     if end != len(data):

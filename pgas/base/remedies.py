@@ -1,7 +1,7 @@
-"""Known failures of machines, with cause and remedy: one table for the runtime's errors, ``python -m pgas doctor`` and its ``--explain``.
+"""Known failures of machines, with cause and remedy: one table for the runtime's errors, ``python -m pgas doctor``, and its ``--explain``.
 
-pgas looks an entry up by name if it has detected the condition itself, else by an error message. The messages are those of pgas, CUDA,
-rdma-core, NVSHMEM and libraries on top of NVSHMEM, as users search for these too.
+An entry is looked up by name if pgas has detected the condition itself, otherwise by an error message. The messages are those of pgas,
+CUDA, rdma-core, NVSHMEM, and libraries on top of NVSHMEM, because users also search for these.
 """
 
 import re

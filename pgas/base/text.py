@@ -16,7 +16,7 @@ def integer(text: str) -> int:
     """Return an integer in decimal ASCII digits. int() also takes other digits, and underscores between them.
 
     Raises:
-        ValueError: text is not such a number of at most 30 digits.
+        ValueError: if text is not such a number of at most 30 digits.
     """
     if not re.fullmatch(r"\s*[+-]?[0-9]{1,30}\s*", text):
         raise ValueError(f"'{printable(text)}' is not an integer")
@@ -27,7 +27,7 @@ def real(text: str) -> float:
     """Return a number in ASCII digits, possibly with a point and an exponent.
 
     Raises:
-        ValueError: text is not such a number.
+        ValueError: if text is not such a number.
     """
     if not re.fullmatch(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*", text, re.ASCII | re.IGNORECASE):
         raise ValueError(f"'{printable(text)}' is not a number")
@@ -38,7 +38,7 @@ def host(text: str) -> str:
     """Return a host's name or IP address.
 
     Raises:
-        ValueError: text is neither. Python's resolver would raise a UnicodeError for some such names.
+        ValueError: if text is neither. Python's resolver would raise a UnicodeError for some such names.
     """
     try:
         ipaddress.ip_address(text)

@@ -17,7 +17,7 @@ _POLL_MAX_MS = (1 << 31) - 1
 
 
 def say(text: str) -> None:
-    """Print a line to stderr in one write, as mpirun mixes the PEs' output. A closed stderr must not keep the job from ending."""
+    """Print a line to stderr in one write, because mpirun mixes the PEs' output. A closed stderr must not keep the job from ending."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"pgas: {text}\n")  # under PYTHONUNBUFFERED, print() writes the newline separately
         sys.stderr.flush()
@@ -37,7 +37,7 @@ def overdue(waiter: str, whom: str) -> None:
 
 
 def tell_if_late(source: socket.socket, waiter: str, whom: Callable[[], str]) -> None:
-    """Wait up to patience() seconds for something to receive; if nothing has come, report the long wait. No limit: return at once."""
+    """Wait up to patience() seconds for something to receive; if nothing has come, report the long wait. No limit: return immediately."""
     if (seconds := patience()) == math.inf:
         return
     poller = select.poll()

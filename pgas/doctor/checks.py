@@ -14,7 +14,7 @@ from pgas.transports.selection import SOFTHCA, choose_gid
 
 __all__ = ["ALL", "CHECKS", "NIC", "ON_GPUS", "PATHS", "Finding", "Status", "examine"]
 
-#: The paths that doctor judges. ibgda and ibrc: over an RDMA device; softhca: both of them over the software card, on GPUs.
+#: The paths that doctor judges. ibgda and ibrc: over an RDMA device; softhca: both of them over the software NIC, on GPUs.
 PATHS = ("simulator", *registry.names(), SOFTHCA)
 
 NONE: frozenset[str] = frozenset()
@@ -26,7 +26,7 @@ IBGDA = registry.needing("devx")
 #: Linux with dma-buf memory regions (ibv_reg_dmabuf_mr).
 _DMA_BUF_KERNEL = 5, 12
 _ORDERED_FOR_GPU = 100  # CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
-#: Bytes of queues and doorbell records that a PE locks. In the simulator it locks its heap too, which is in host memory.
+#: Bytes of queues and doorbell records that a PE locks. In the simulator, it also locks its heap, which is in host memory.
 _QUEUES = 64 << 20
 
 
@@ -305,7 +305,7 @@ def check_gpu_memory(machine: Machine) -> Iterator[Finding]:
 
 
 def check_ordering(machine: Machine) -> Iterator[Finding]:
-    """Does each GPU see a NIC's writes in order? If not, kernels settle them by DUMPs, which take time (PGAS_NIC_ORDERING)."""
+    """Does each GPU observe NIC writes in order? If not, kernels order them by DUMPs, which take time (PGAS_NIC_ORDERING)."""
     if machine.simulator or not any(device.pci for device in machine.devices):
         return
     for gpu in machine.gpus:

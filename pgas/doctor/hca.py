@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(_: argparse.Namespace) -> None:
-    """Print queue pairs, CQs, keys and counters of every software card of this machine."""
+    """Print queue pairs, CQs, keys, and counters of every software NIC of this machine."""
     cards = card.find()
     if not cards:
         print("no software NIC runs on this machine: a job with PGAS_TRANSPORT=ibgda or ibrc starts one")

@@ -16,12 +16,12 @@ _DISPLAY_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers; an NVIDIA car
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU that CUDA shows this process."""
+    """A GPU that is visible to this process."""
 
     ordinal: int
     name: str
     uuid: str
-    pci: str  #: bus address, as sysfs writes it
+    pci: str  #: bus address in the notation of sysfs
     memory: int  #: bytes
     compute_mode: str = "DEFAULT"  #: or EXCLUSIVE_PROCESS, PROHIBITED
     dma_buf: bool = True  #: CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED
@@ -51,7 +51,7 @@ class Nic:
 class Verbs:
     """rdma-core's Python bindings."""
 
-    origin: str = ""  #: folder of the package
+    origin: str = ""  #: directory of the package
     release: str = ""  #: of rdma-core, whose libibverbs it loaded
     error: str = ""  #: why it does not import
     names: tuple[str, ...] = ()  #: devices that libibverbs finds
@@ -73,10 +73,10 @@ class Machine:
 
     root: Path = ROOT
     host: str = ""
-    simulator: bool = True  #: kernels of this process run in the simulator
-    simulator_asked: bool = False  #: because the user set NUMBA_ENABLE_CUDASIM
-    launcher: str = ""  #: which started this process: pgas.run, torchrun, srun or mpirun; "" if none did
-    cuda: int = 0  #: the driver's CUDA version, as cuDriverGetVersion returns it: 13000; 0 without a driver
+    simulator: bool = True  #: whether kernels of this process run in the simulator
+    simulator_asked: bool = False  #: whether it does because the user set NUMBA_ENABLE_CUDASIM
+    launcher: str = ""  #: launcher that started this process: pgas.run, torchrun, srun, or mpirun; "" if none did
+    cuda: int = 0  #: CUDA version of the driver (cuDriverGetVersion), such as 13000; 0 without a driver
     cuda_error: str = ""  #: why CUDA did not start
     gpus: tuple[Gpu, ...] = ()
     access: tuple[tuple[bool, ...], ...] = ()  #: access[a][b]: GPU a can map GPU b's memory
@@ -137,7 +137,7 @@ class Machine:
         return read(self.root / path) or ""
 
     def has(self, path: str) -> bool:
-        """Whether a file or folder exists."""
+        """Whether a file or directory exists."""
         return (self.root / path).exists()
 
     def _pci(self, vendor: str, classes: tuple[str, ...]) -> list[str]:

@@ -138,7 +138,7 @@ def count_nvlinks(nvml: Any, addresses: list[str]) -> tuple[tuple[int, ...], ...
     """Return the number of NVLinks between each two GPUs: direct ones, or those to switches if both are on NVSwitches.
 
     Args:
-        nvml: the module cuda.bindings.nvml, initialised.
+        nvml: the module cuda.bindings.nvml, initialized.
         addresses: PCI bus addresses of the GPUs.
     """
     direct = [dict.fromkeys(addresses, 0) for _ in addresses]

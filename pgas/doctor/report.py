@@ -75,7 +75,7 @@ def nic_of(machine: Machine, findings: Sequence[Finding], path: str, gpu: Gpu | 
     """Return the NIC that the variables give a PE on a GPU (None: in the simulator), with one PE per GPU.
 
     Raises:
-        TransportError: the requested NIC cannot be used.
+        TransportError: if the requested NIC cannot be used.
     """
     return choose(
         machine.settings.get("PGAS_HCA", "auto"),

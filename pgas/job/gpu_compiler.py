@@ -56,7 +56,7 @@ class GPUCompiler:
         """Compile a kernel of the user, once for the types of its arguments.
 
         Raises:
-            TypeError: the compiler refuses it; in one sentence, with the user's line.
+            TypeError: if the compiler refuses it; in one sentence, with the user's line.
         """
         if kernel.fn.__module__.startswith("pgas.") or kernel.extensions:
             return

@@ -33,14 +33,14 @@ class Bounds:
     """The bounds of a heap's growth."""
 
     chunk: int  #: it grows by a multiple of this many bytes
-    limit: int  #: most bytes of the heap
+    limit: int  #: maximum size of the heap in bytes
 
     @classmethod
     def of(cls, requested: Mapping[str, Any]) -> "Bounds":
         """Return the bounds of a job's variables, in whole pages of GPU memory.
 
         Raises:
-            ValueError: the initial heap exceeds the limit.
+            ValueError: if the initial heap exceeds the limit.
         """
         size, most = requested["PGAS_SYMMETRIC_SIZE"], requested["PGAS_MAX_MEMORY_PER_GPU"]
         if most is not None and size > most:

@@ -30,9 +30,9 @@ def introduce(me: int, requested: Mapping[str, Any], gpu: "GPU | None", exchange
         exchange: exchanges small values among the PEs.
 
     Raises:
-        BootstrapError: PEs were started differently.
-        TransportError: PEs share a GPU without MPS.
-        HeapError: the heaps of a machine's PEs together exceed its memory.
+        BootstrapError: if PEs were started differently.
+        TransportError: if PEs share a GPU without MPS.
+        HeapError: if the heaps of a node's PEs together exceed its memory.
     """
     alike = {name: value for name, value in requested.items() if name not in hca.LOCAL}
     options = tuple((name, _text(value)) for name, value in alike.items())

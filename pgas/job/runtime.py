@@ -61,7 +61,7 @@ def current() -> "Job":
     """Return the job.
 
     Raises:
-        PgasError: pgas.init() has not been called, the job is over, or this process was forked from a PE.
+        PgasError: if pgas.init() has not been called, the job is over, or this process was forked from a PE.
     """
     if _job is None:
         raise PgasError(_no_job)
@@ -350,7 +350,7 @@ class Job(Collective):
             stream: where it is launched.
 
         Raises:
-            PgasError: a process of the job died.
+            PgasError: if a process of the job died.
         """
         if self.health.lost is not None:
             self.health.interrupt()
@@ -368,7 +368,7 @@ class Job(Collective):
         """Called in the watching thread when a peer ended before its finalize, or the card or mpirun before its PEs."""
         self.health.lose(death)
         forget_shared_files(every=True)
-        timer = threading.Timer(ending.GRACE_S, self._abort)  # even if CUDA calls hang, as the context may be lost
+        timer = threading.Timer(ending.GRACE_S, self._abort)  # even if CUDA calls hang, because the context may be lost
         timer.daemon = True
         timer.start()
         if self._formed and not SIMULATOR:  # in the simulator, Health.interrupt() ends kernels
@@ -386,7 +386,7 @@ class Job(Collective):
             self.together("pgas.finalize()", self._finish)
             leaks = "\n".join(filter(None, ("" if self.my_pe else self.heap.unfreed(), self.teams.unfreed())))
             self.health.detector.end()
-            self.exchange(None)  # nobody ends while another still watches it
+            self.exchange(None)  # no PE ends while another still watches it
             self.local.clear()
             if self.nic is not None:
                 self.nic.destroy()

@@ -30,7 +30,7 @@ def of(my_pe: int, memory: Memory, nic: NIC | None, health: Health, weak: int | 
     def failed(error: BaseException) -> None:
         """Called when an exception has ended a kernel: its reserved but unposted WQEs or requests block the queues.
 
-        After Ctrl-C the job is broken, as on a GPU: a program that catches KeyboardInterrupt must not use what the kernel left.
+        After Ctrl-C the job is broken, like on a GPU, because a program that catches KeyboardInterrupt must not use what the kernel left.
         """
         if not isinstance(error, Exception):
             health.broken = True

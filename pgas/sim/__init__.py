@@ -67,7 +67,7 @@ def set_memory_model(model: Any = None) -> None:
     """Let `mem` be served by a `WeakMemory`, or by the plain memory (None). Not while a kernel runs.
 
     Raises:
-        PgasError: a kernel is running.
+        PgasError: if a kernel is running.
     """
     global _model
     if model is None:

@@ -19,7 +19,8 @@ __all__ = [
 #: The host's class for arrays in GPU memory.
 DeviceArray = FakeCUDAArray
 
-# A thread is preempted after so many element reads, so that `while flag[0] == 0: pass` ends. 64 reads cost 10 us, a switch about 1.
+# A thread is preempted after this many element reads, so that `while flag[0] == 0: pass` ends. 64 reads cost 10 us; a switch costs about
+# 1 us.
 _READS_PER_TURN = 64
 #: Atomics count as several reads, so that a spin on compare-and-swap soon yields.
 ATOMIC_READS = 16

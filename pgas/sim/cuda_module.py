@@ -23,7 +23,7 @@ from pgas.sim.model import SHARED_PER_BLOCK
 
 __all__ = ["CACHE_HINTS", "KERNEL_MODULE", "KernelModule"]
 
-# Byte of uninitialised memory; no likely value of a program.
+# Byte of uninitialized memory; an unlikely value in a program.
 _GARBAGE = 0xA5
 
 # Loads and stores with cache hints, which have no meaning here.
@@ -57,7 +57,7 @@ def _dtype(dtype: Any) -> np.dtype[Any]:
 
 class _Shared:
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
-        """Shared array of the block: one for each call in the source, as in compiled code.
+        """Shared array of the block: one for each call in the source, like in compiled code.
 
         Shape 0 is the launch's dynamic shared memory, the same bytes at every call.
         """

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from numba.core.errors import NumbaError  # of numba-cuda, too
+from numba.core.errors import NumbaError  # also that of numba-cuda
 from numba.cuda import types
 from numba.cuda.np import numpy_support
 
@@ -40,7 +40,7 @@ def element_size(dtype: Any) -> int:
 
 
 def numpy_dtype(dtype: Any) -> np.dtype[Any]:
-    """Return the NumPy dtype of a scalar or record type; uint16 for bfloat16, which NumPy has not."""
+    """Return the NumPy dtype of a scalar or record type; uint16 for bfloat16, which NumPy lacks."""
     if isinstance(dtype, Float8):
         return np.dtype(dtype.name)  # ml_dtypes registers its names
     return np.dtype(np.uint16 if dtype == types.bfloat16 else numpy_support.as_dtype(dtype))

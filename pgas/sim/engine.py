@@ -5,8 +5,8 @@ warp operation or a `yield_`; threads take turns round robin. The order is there
 
 Greenlets are expensive. One is made only when a thread waits, and is kept for later launches; a greenlet whose thread has ended runs the
 next thread that has not started, so a thread that never waits costs a function call. The threads of a block start together. A new block
-starts when no thread can run; when all that can run are spinning, as many threads again start. So usually only few blocks of a large grid
-are active at once.
+starts when no thread can run; when all that can run are spinning, as many threads again start. Usually, therefore, only few blocks of a
+large grid are active at a time.
 """
 
 import os
@@ -83,8 +83,8 @@ def launch(
     threads run one after another, in the order of these calls.
 
     Raises:
-        DeadlockError: threads are left and none of them can run, or the kernel of another host thread only waits.
-        PgasError: called from a kernel.
+        DeadlockError: if threads are left and none of them can run, or the kernel of another host thread only waits.
+        PgasError: if called from a kernel.
     """
     global _launch
     if type(getcurrent()) is Worker:
@@ -133,7 +133,7 @@ def install() -> None:
     """Put this engine under numba-cuda's simulator, so that `@cuda.jit` kernels run on it. Idempotent.
 
     Raises:
-        PgasError: Numba was imported without NUMBA_ENABLE_CUDASIM=1.
+        PgasError: if Numba was imported without NUMBA_ENABLE_CUDASIM=1.
     """
     from pgas.sim import frontend  # it imports this module
 
@@ -202,7 +202,7 @@ def warp_exchange(mask: int, value: Any, what: str = "warp_exchange") -> dict[in
     Lanes that have returned or do not exist (partial last warp) take no part. Lanes that meet must name the same operation and mask.
 
     Raises:
-        ValueError: the caller's own lane is not in the mask.
+        ValueError: if the caller's own lane is not in the mask.
     """
     me = worker()
     thread = me.thread
@@ -266,7 +266,7 @@ def whole_block(what: str) -> None:
     """Barrier of the block before an operation whose work all threads of the block share.
 
     Raises:
-        PgasError: some have returned, or are at another barrier, which hardware would take for this one.
+        PgasError: if some have returned, or are at another barrier, which hardware would take for this one.
     """
     me = worker()
     met, threads = me.thread.block.barrier, me.launch.nthreads
@@ -300,7 +300,7 @@ def enter(what: str, place: int, rank: int) -> None:
         rank: number of the calling thread among those that call together; 0 ends it (leave()).
 
     Raises:
-        PgasError: a collective of other threads on this channel has not ended.
+        PgasError: if a collective of other threads on this channel has not ended.
     """
     me = worker()
     leader = me.thread.block.threads[me.thread.linear - rank]
@@ -312,7 +312,7 @@ def enter(what: str, place: int, rank: int) -> None:
         )
     if rank == 0:
         me.launch.inside[place] = me.thread
-        while me.launch.unborn_left:  # start all other threads: if one comes here, too, it is refused now, as it may fail on hardware
+        while me.launch.unborn_left:  # start all other threads: if one also comes here, it fails now, because it may fail on hardware
             yield_("other threads to start")
 
 
@@ -325,7 +325,7 @@ def grid_barrier() -> None:
     """Wait until all threads of the grid are here. A block that has returned never comes.
 
     Raises:
-        PgasError: the grid has more blocks than can run at once: CUDA refuses to launch such a kernel.
+        PgasError: if the grid has more blocks than can run concurrently, because CUDA rejects such a launch.
     """
     me = worker()
     block, running = me.thread.block, me.launch
@@ -371,7 +371,7 @@ _turns = Turns(_idle_s, report)
 
 
 def host_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the host's frame that launched the running kernel if ``frame`` is one of that kernel's threads, else ``frame``."""
+    """Return the host's frame that launched the running kernel if ``frame`` is one of that kernel's threads, ``frame`` otherwise."""
     launched = _launch
     inner = frame
     while inner is not None and launched is not None:
@@ -387,7 +387,7 @@ def add_idle_hook(hook: Callable[[], None]) -> None:
 
 
 def remove_idle_hook(hook: Callable[[], None]) -> None:
-    """Undo `add_idle_hook`; a hook that is not there is no error."""
+    """Undo `add_idle_hook`; a hook that is not there is not an error."""
     if hook in _idle_hooks:
         _idle_hooks.remove(hook)
 
@@ -398,13 +398,13 @@ def add_failure_hook(hook: Callable[[BaseException], None]) -> None:
 
 
 def remove_failure_hook(hook: Callable[[BaseException], None]) -> None:
-    """Undo `add_failure_hook`; a hook that is not there is no error."""
+    """Undo `add_failure_hook`; a hook that is not there is not an error."""
     if hook in _failure_hooks:
         _failure_hooks.remove(hook)
 
 
 def set_observer(observer: Observer | None) -> None:
-    """Tell `observer` about barriers and scheduler steps from now on; None for nobody."""
+    """Tell `observer` about barriers and scheduler steps from now on; None: no observer."""
     global _observer
     if _launch is not None:
         raise PgasError("the observer cannot be changed while a kernel runs")
@@ -415,7 +415,7 @@ def worker() -> Worker:
     """Return the greenlet that runs the calling thread: `.thread` and `.launch`.
 
     Raises:
-        PgasError: called on the host.
+        PgasError: if called on the host.
     """
     me = getcurrent()
     if type(me) is not Worker:

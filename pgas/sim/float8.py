@@ -66,7 +66,7 @@ def assigned(array: np.ndarray[Any, Any], value: Any) -> Any:
     """Return what NumPy assigns when a kernel assigns a value or an array to elements of an array.
 
     Raises:
-        TypeError: one of them is float8, and the other is not of the same type.
+        TypeError: if one of them is float8, and the other is not of the same type.
     """
     theirs = value.dtype if isinstance(value, (np.ndarray, Element)) else None
     mine = array.dtype

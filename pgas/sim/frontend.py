@@ -71,7 +71,7 @@ class ConfiguredKernel:
 
 
 class _ForAll:
-    """What `kernel.forall(ntasks)` returns: at least ntasks threads, in whole blocks, as on a GPU."""
+    """What `kernel.forall(ntasks)` returns: at least ntasks threads, in whole blocks, like on a GPU."""
 
     def __init__(self, fake: Any, ntasks: int, tpb: int, stream: Any, sharedmem: int) -> None:
         if ntasks < 0:
@@ -88,7 +88,7 @@ class _ForAll:
 def jit(func_or_sig: Any = None, device: bool = False, debug: bool | None = None, **options: Any) -> Any:
     """`cuda.jit` of the simulator: takes all options of the real one.
 
-    launch_bounds, extensions and debug are honoured; options for the compiler are ignored; link and boundscheck are refused, as
+    launch_bounds, extensions, and debug are honored; options for the compiler are ignored; link and boundscheck are refused, as
     the stock simulator does.
     """
     if options.pop("boundscheck", None):
@@ -145,7 +145,7 @@ def install() -> None:
 
 def _call(self: Any, *args: Any) -> Any:
     if self._device or engine.current() is not None:
-        # Called as a function: from a kernel (kernels may call kernels that way, too) or, if a device function, from the host.
+        # Called as a function: from a kernel (kernels may also call kernels that way) or, if a device function, from the host.
         if engine.current() is not None:
             return _runs(self)(*args)
         return self.fn(*args)
@@ -173,7 +173,7 @@ def _argument(fake: Any, arg: Any, write_back: list[Callable[[], Any]]) -> Any:
 
 
 def _device_value(arg: Any, write_back: list[Callable[[], Any]]) -> Any:
-    """Host arrays are copied in and, after the launch, out, as on a GPU; device arrays are passed by reference."""
+    """Host arrays are copied in and, after the launch, out, like on a GPU; device arrays are passed by reference."""
     if isinstance(arg, np.ndarray) and arg.ndim > 0:
         arg = InOut(arg)
     if isinstance(arg, ArgHint):

@@ -135,7 +135,7 @@ def _result(value: int, signed: bool) -> Any:
 
 
 def _as_float(value: Integer, other: Any, *, power: bool = False) -> Any:
-    """The float that Numba computes with, for an integer beside a float or complex number."""
+    """The float that Numba computes with, for an integer together with a float or complex number."""
     if isinstance(other, np.float32) and (power or value.small):
         return np.float32(value)
     return np.float64(value)

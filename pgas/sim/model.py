@@ -19,14 +19,14 @@ WARPS_PER_SM = 64
 BLOCKS_PER_SM = 32
 SHARED_PER_BLOCK = 48 << 10
 SHARED_PER_SM = 228 << 10
-#: Shared memory that the system takes for each block, beside what the block asks for.
+#: Shared memory that the system reserves for each block, in addition to what the block requests.
 SHARED_OF_SYSTEM = 1 << 10
 
 _Index = tuple[int, int, int]
 
 
 def resident_blocks(threads: int, shared: int) -> int:
-    """Return how many blocks can run at once.
+    """Return how many blocks can run concurrently.
 
     Args:
         threads: of a block.
@@ -46,7 +46,7 @@ def check_launch(kernel: str, grid: _Index, block: _Index, shared: int, most_thr
         most_threads: launch_bounds of the kernel.
 
     Raises:
-        ValueError: a size is out of range.
+        ValueError: if a size is out of range.
     """
     limit = THREADS_PER_BLOCK if most_threads is None else most_threads
     if not 0 < prod(block) <= limit:

@@ -53,7 +53,7 @@ class Observer(Protocol):
 
 
 class SimThread:
-    """One CUDA thread. `linear` is its index in the block with x fastest, as hardware numbers threads."""
+    """One CUDA thread. `linear` is its index in the block with x fastest, like in hardware."""
 
     __slots__ = ("block", "linear", "waiting_for", "worker")
 
@@ -273,7 +273,7 @@ class Launch:
     def block_reached_grid_barrier(self, block: Block) -> None:
         """All threads of the block wait in the grid barrier; if it is the last block, make all blocks runnable."""
         self.grid_blocks.append(block)
-        if len(self.grid_blocks) < self.nblocks:  # a block that has returned never comes: the others wait for ever, as on hardware
+        if len(self.grid_blocks) < self.nblocks:  # a block that has returned never comes: the others wait forever, like on hardware
             return
         met, self.grid_blocks = self.grid_blocks, []
         for each in met:
@@ -295,7 +295,8 @@ class Launch:
         while self.failure is None:
             if self.unborn_left and (self.due > 0 or self.spins >= len(self.ready)):
                 if self.due <= 0:
-                    # No thread can run: start a block. All that can are spinning: start as many again, as each start costs a round.
+                    # If no thread can run, start a block. If all that can run are spinning, start as many again, because each start
+                    # costs a round.
                     self.due = min(max(self.nthreads, len(self.ready)), self.unborn_left)
                     self.spins = 0
                 self.start_worker()

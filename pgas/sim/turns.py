@@ -58,7 +58,7 @@ class Turns:
             interrupt: called now and then; ends the wait by an exception.
 
         Raises:
-            DeadlockError: the kernel that runs has only waited for PGAS_TIMEOUT and a grace period.
+            DeadlockError: if the kernel that runs has only waited for PGAS_TIMEOUT and a grace period.
         """
         turn = _Turn(what)
         try:

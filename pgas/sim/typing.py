@@ -1,4 +1,4 @@
-"""Types of values in the simulator, as numba-cuda names them: typing functions see the same ones as on a GPU."""
+"""Types of values in the simulator, with numba-cuda's names, so that typing functions get the same types as on a GPU."""
 
 import enum
 from types import ModuleType

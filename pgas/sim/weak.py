@@ -1,4 +1,4 @@
-"""Weak mode: a memory that performs remote stores late and out of order, as a link may, so that missing fences show on x86.
+"""Weak mode: a memory that performs remote stores late and out of order, like a link may, so that missing fences show on x86.
 
 A store of a kernel thread to another PE's slot, or to the NIC's queues in its own, becomes *pending*. Pending stores are performed, in an
 order drawn from the seed:
@@ -13,7 +13,7 @@ order drawn from the seed:
 
 *Published* is the model's conservative notion of "happens before": a barrier or warp operation publishes the pending stores of its
 threads to their block, `fence("block")` those of the caller; `fence("gpu")` and a grid barrier publish to the grid. So a thread that fences
-after syncthreads performs the stores of the whole block. Atomics are performed at once and order nothing.
+after syncthreads performs the stores of the whole block. Atomics are performed immediately and order nothing.
 
 A copy is cut into pieces that are performed separately. A blocking copy takes its source's bytes at the call; a deferred one reads each
 piece when it is performed, or at ``read_sources`` (flush), and is delayed also if it goes from a remote address to a local one (get_nbi).
@@ -45,7 +45,7 @@ WINDOW = (0x6000_0000_0000, 0x7C00_0000_0000)
 
 # Chances that a scheduler step performs something; one of them is drawn for every kernel.
 _DRAIN_CHANCES = (1 / 4, 1 / 16, 1 / 64)
-# More pending pieces than a write queue holds make the model slow and find nothing more.
+# Holding more pending pieces than a real write queue would only slow the model down without finding more errors.
 _MAX_PENDING = 512
 _MAX_PIECES = 5
 # Remote elements of a thread that may be loaded early: those that it has loaded last.
@@ -107,9 +107,9 @@ class WeakMemory:
     """The functions of `pgas.sim.memory` with remote stores delayed. Hand it to `pgas.sim.set_memory_model`.
 
     Args:
-        seed: of all choices; the same seed and program repeat them, as far as other processes allow.
-        own_lo, own_hi: the part of this PE's slot that nobody else looks at; stores to it are performed at once.
-        window: the slots of all PEs; stores outside are private, and performed at once.
+        seed: of all choices; the same seed and program repeat them, unless other processes change the order.
+        own_lo, own_hi: the part of this PE's slot that no other PE reads; stores to it are performed immediately.
+        window: the slots of all PEs; stores outside are private, and performed immediately.
     """
 
     def __init__(self, seed: int, own_lo: int, own_hi: int, window: tuple[int, int] = WINDOW) -> None:

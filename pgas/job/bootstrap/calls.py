@@ -45,7 +45,7 @@ class Collective:
         """Return the values of all PEs, in the order of PEs. Collective.
 
         Raises:
-            BootstrapError: an exception has made a PE leave this or an earlier call.
+            BootstrapError: if an exception has made a PE leave this or an earlier call.
         """
         if self._patience_s is None:
             self._patience_s = patience()
@@ -70,7 +70,8 @@ class Collective:
     def _say_who_is_missing(self) -> None:
         """Report once who is missing.
 
-        If the missing PEs are known, only the lowest waiting PE reports; if all have arrived, each does, as lower ones may have continued.
+        If the missing PEs are known, only the lowest waiting PE reports. If all have arrived, each does, because lower ones may have
+        continued.
         """
         missing, me = self.bootstrap.missing, self.bootstrap.rank
         if missing is None:
@@ -101,7 +102,7 @@ class Collective:
         return f"PE {pe}" if pid is None else f"PE {pe} {liveness.described(pid)}"
 
     def _leave(self, error: BaseException) -> None:
-        """Refuse later collective calls on every PE: this PE leaves the call by an exception that the others do not know of."""
+        """Reject later collective calls on every PE, because this PE leaves the call by an exception that others do not know of."""
         what = " ".join([type(error).__name__, *(f"({line})" for line in str(error).strip().splitlines()[:1])])
         self.bootstrap.leave(
             f"PE {self.bootstrap.rank} left {self._made} by {what}: the PEs are out of step, so no further collective calls are possible "
@@ -110,7 +111,7 @@ class Collective:
 
     @contextlib.contextmanager
     def making(self, call: str) -> Iterator[None]:
-        """Make a collective call. The PEs exchange every Exception in it; other exceptions, as of Ctrl-C, leave the call."""
+        """Make a collective call. The PEs exchange every Exception in it; other exceptions, such as that of Ctrl-C, leave the call."""
         self._made = call
         try:
             yield

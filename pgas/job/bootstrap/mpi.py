@@ -99,7 +99,7 @@ class MPIBootstrap:
                 pause = min(pause * 1.5, 1e-3)
 
     def leave(self, why: str) -> None:
-        """Send the reason to each other rank, in a message so short that MPI sends it at once. Further calls do nothing.
+        """Send the reason to each other rank, in a message so short that MPI sends it immediately. Further calls do nothing.
 
         The number of completed exchanges goes with it: this message may be seen before the data of the last one.
         """
@@ -159,7 +159,7 @@ def world(launched: Launched) -> MPIBootstrap:
     """Return the bootstrap of MPI.COMM_WORLD, for a process that mpirun started.
 
     Raises:
-        BootstrapError: mpi4py finds no MPI library, or that of another MPI.
+        BootstrapError: if mpi4py finds no MPI library, or that of another MPI.
     """
     if "mpi4py.MPI" not in sys.modules:  # the import initializes MPI, which waits for the other processes
         rank, launcher = launched.rank, os.getppid()

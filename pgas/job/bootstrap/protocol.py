@@ -33,7 +33,7 @@ class Bootstrap(Protocol):
         """Return every rank's data, by rank. ``poll`` is called while waiting; if it raises, the caller calls leave().
 
         Raises:
-            BootstrapError: a rank left before it completed this exchange; the text is the argument of its leave().
+            BootstrapError: if a rank left before it completed this exchange; the message is the argument of its leave().
         """
 
     def leave(self, why: str) -> None:
@@ -106,7 +106,7 @@ def find(comm: Any = None, given: "rendezvous.Given | None" = None) -> Bootstrap
         given: unique id, rank and size.
 
     Raises:
-        BootstrapError: the others cannot be reached, or a PE started this process; the text says why.
+        BootstrapError: if the others cannot be reached, or a PE started this process; the message says why.
     """
     if comm is not None:
         return MPIBootstrap(comm)

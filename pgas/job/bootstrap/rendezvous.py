@@ -170,7 +170,7 @@ def first_host(listed: str) -> str:
     """Return the first host of a list of Slurm's, such as ``node[03-05,9],gpu1``.
 
     Raises:
-        BootstrapError: there is none.
+        BootstrapError: if there is none.
     """
     match = re.match(r"([^,\[\]\s]+)(?:\[([^,\]-]+)[^\]]*\]([^,\[]*))?", listed)
     try:
@@ -186,7 +186,7 @@ def job_secret(name: str) -> bytes:
     """Return the secret for a job's name, from the user's key.
 
     Raises:
-        BootstrapError: the user's key cannot be made, others may read it, or PGAS_SECRET is too short.
+        BootstrapError: if the user's key cannot be made, others may read it, or PGAS_SECRET is too short.
     """
     try:
         given = config.read("PGAS_SECRET")
@@ -244,7 +244,7 @@ def unique_id(host: str | None = None) -> bytes:
 
 
 def outward(host: str) -> str:
-    """Return a name or address of a host that other machines reach, too: in its own /etc/hosts its name may stand for 127.0.1.1."""
+    """Return a name or address of a host that other nodes can also reach: in its own /etc/hosts its name may stand for 127.0.1.1."""
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
         return host

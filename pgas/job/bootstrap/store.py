@@ -79,7 +79,7 @@ class _Line:
         return min(10.0, (self._timeout_s + SLACK_S) / 4)
 
     def put(self, kind: Kind, *values: Any) -> None:
-        """Send a message, as soon as the connection takes it."""
+        """Send a message as soon as the connection accepts it."""
         self._channel.put(message(kind, *values))
 
     def put_back(self, messages: list[tuple[Kind, bytes]]) -> None:
@@ -155,7 +155,7 @@ class Store:
         poll: called meanwhile; may raise to end the attempts.
 
     Raises:
-        BootstrapError: the store is not reached in time, or refuses; names rank, address and port.
+        BootstrapError: if the store is not reached in time, or refuses; names rank, address and port.
     """
 
     last_call = ""

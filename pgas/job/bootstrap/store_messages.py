@@ -131,7 +131,7 @@ class Malformed(ValueError):
 
 
 class Unframed(Exception):
-    """A message is longer than its kind may be, or of no kind; the connection cannot go on."""
+    """A message is longer than its kind may be, or of no kind; the connection cannot continue."""
 
 
 class Forged(Unframed):
@@ -178,7 +178,7 @@ class Channel:
         """Take the next complete message off the received bytes.
 
         Raises:
-            Unframed: what was received is not the other end's next message.
+            Unframed: if what was received is not the other end's next message.
         """
         if len(self.received) < _HEADER.size:
             return None

@@ -41,10 +41,12 @@ _HELLO_S, _FATE_S = 10.0, 0.5
 #: Seconds to wait for the clients to leave before the server's process ends.
 _LEAVE_S = 5.0
 
-#: Bytes that a client has not received, from which on the server reads nothing from it: what a client makes it keep is limited.
+#: Maximum number of bytes that a client has not received before the server stops reading from it, so that a client can make the server
+#: keep only a limited amount.
 _UNSENT_MAX = 1 << 20
 
-#: Most connections that have not yet proven that they know the secret. One more closes the oldest: a client of pgas proves it at once.
+#: Maximum number of connections that have not yet proven that they know the secret. One more closes the oldest, because a client of pgas
+#: proves it immediately.
 _STRANGERS_MAX = 128
 
 #: The servers of this process.
@@ -88,7 +90,7 @@ class StoreServer:
         ports: number of consecutive ports to try.
 
     Raises:
-        BootstrapError: the address is not one of this machine, or the ports are in use.
+        BootstrapError: if the address is not one of this machine, or the ports are in use.
     """
 
     def __init__(self, host: str, port: int, secret: bytes, ports: int = 1) -> None:
@@ -185,7 +187,7 @@ class StoreServer:
             self._part_with(client, error)
 
     def _part_with(self, client: _Connection, error: Unframed) -> None:
-        """End a connection that cannot go on: a client's, or that of a stranger, who gets no reason but that the secrets may differ."""
+        """End a connection that cannot continue. A stranger gets no other reason than that the secrets may differ."""
         if client.group is not None:
             client.how = f"at {client.address} {error}"
             self._leave_group(client)
@@ -294,7 +296,7 @@ class StoreServer:
         self._to_all(group, Kind.LEFT, group.left)
 
     def _send(self, client: _Connection, sent: Message | None = None) -> None:
-        """Send a message, and what is unsent, as far as the connection takes it."""
+        """Send a message, and what is unsent, as much as the connection accepts."""
         if client not in self._clients:
             return
         unsent = client.channel.unsent

@@ -17,7 +17,7 @@ __all__ = ["GRACE_S", "FailureDetector", "Watcher", "here", "last_word"]
 #: Seconds for a PE to end by itself, with its own error, after a process of the job died; and for the job to end after a PE failed.
 GRACE_S = 3.0
 
-#: The end of the message about a process that ended. _FIRST is for jobs of several machines, as launchers end all PEs when one ends.
+#: The end of the message about a process that ended. _FIRST is for jobs on several nodes, because launchers end all PEs when one ends.
 _REST, _FIRST = ": the job cannot continue", " (another PE may have died first on another node)"
 
 _INIT = "pgas.init()"
@@ -133,6 +133,6 @@ class FailureDetector:
 
 
 def _inherited_word() -> LastWord | None:
-    """Return the machine's LastWord if ``python -m pgas.run`` made it, as that process prints too."""
+    """Return the machine's LastWord if ``python -m pgas.run`` made it, because that process also prints."""
     values = read_launched(os.environ.get(LAUNCHED, ""))
     return LastWord(inherited=tuple(values["word"])) if values else None

@@ -89,7 +89,8 @@ def install(bootstrap: Bootstrap, current: Callable[[], Ends | None]) -> None:
         leave(status)
 
     sys.excepthook = on_exception
-    # `raise SystemExit(3)` and exit(3) outside `with pgas.init()` are not noticed: such a PE ends when all PEs have come to their ends.
+    # `raise SystemExit(3)` and exit(3) outside `with pgas.init()` are not detected: such a PE ends only when all PEs have reached their
+    # ends.
     sys.exit = on_exit  # type: ignore[assignment]  # functions of atexit do not get the status
     atexit.register(lambda: _at_exit(bootstrap, current) if os.getpid() == pid else None)
 
@@ -126,7 +127,7 @@ def _at_exit(bootstrap: Bootstrap, current: Callable[[], Ends | None]) -> None:
         _finalize(bootstrap, job)
     here = detector.here()
     if bootstrap.last_call and len(here) > 1 and (seconds := patience()) < math.inf:
-        # No thread of this process could report a long wait, as the call holds the GIL; and Python 3.12 cannot fork at exit.
+        # No thread of this process could report a long wait, because the call holds the GIL; and Python 3.12 cannot fork at exit.
         pes = [str(number) for pe in here.items() for number in pe]
         command = [sys.executable, "-I", "-S", liveness.__file__, liveness.AT_END, pes[0], bootstrap.last_call, str(seconds), *pes]
         null = subprocess.DEVNULL

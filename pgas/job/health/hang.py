@@ -32,10 +32,10 @@ if SIMULATOR:
 
 __all__ = ["Reporter", "Subject", "emit", "gather", "text"]
 
-#: Most calls of the host's stack in the report.
+#: Maximum number of host stack frames in the report.
 _CALLS = 6
 
-#: Most kinds of waits in the report.
+#: Maximum number of groups of waiting threads in the report.
 _WAITS = 16
 
 #: Turns of the simulator after which every wait has read the poison word (each reads it in one of 64: kernels/ops/sync.py).
@@ -133,7 +133,7 @@ class Reporter:
 
 
 def emit(subject: Subject, reason: str, form: str) -> None:
-    """Print the report to stderr, at once. form: text, json or off."""
+    """Print the report to stderr in one write. form: text, json, or off."""
     if form == "off":
         return
     try:
@@ -173,7 +173,7 @@ def gather(subject: Subject, reason: str) -> dict[str, Any]:
 
 
 def text(report: dict[str, Any]) -> str:
-    """Return a report as lines, each with the PE's number, as mpirun mixes the lines of PEs."""
+    """Return a report as lines, each with the PE's number, because mpirun mixes the lines of PEs."""
     me = report["pe"]
     lines = [f"hang report: {report['reason']}", f"  process {report['pid']} on {report['machine']}, transport {report['transport']}"]
     lines += [f"  {line}" for line in report["stopped"]]
@@ -195,7 +195,7 @@ def text(report: dict[str, Any]) -> str:
 
 
 def _stopped(subject: Subject) -> list[str]:
-    """Return lines about the other PEs and the card that are stopped."""
+    """Return lines about the other PEs and the software NIC that are stopped."""
     others = {f"PE {pe}": pid for pe, pid in subject.others.items()}
     if subject.nic is not None and subject.nic.process:
         others["the software NIC"] = subject.nic.process

@@ -15,7 +15,8 @@ from pgas.transports.nic.adapter import AdapterGone
 
 __all__ = ["Health"]
 
-#: Seconds to wait for the news of a death after an error that it may have caused: a process that uses a GPU takes long to end.
+#: Seconds to wait, after an error that another process's death may have caused, for notice of that death: a process that uses a GPU takes
+#: long to exit.
 NOTICE_S = 4.0
 
 
@@ -23,7 +24,7 @@ def follows_death(error: BaseException) -> bool:
     """Whether the death of another process can cause an error.
 
     Under MPS, the death of a client causes errors such as an illegal address (700) in the others, in the next library that calls CUDA. A
-    dead peer does not answer the NIC; a dead card does not report the first error of a queue pair.
+    dead peer does not answer the NIC; a dead software NIC does not report the first error of a queue pair.
     """
     if isinstance(error, CompletionError):
         return error.syndrome in (Syndrome.TRANSPORT_RETRY_EXC_ERR, Syndrome.WR_FLUSH_ERR)

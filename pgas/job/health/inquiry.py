@@ -179,7 +179,7 @@ class Inquiry:
         self._inbox.close()
 
     def give_signal_back(self) -> None:
-        """Restore the handler of SIGUSR1. A forked child does only this, as thread and pipe are its parent's."""
+        """Restore the handler of SIGUSR1. A forked child does only this, because thread and pipe belong to its parent."""
         global _of_thread
         if _of_thread is self:
             _of_thread = None

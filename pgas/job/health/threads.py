@@ -60,7 +60,7 @@ def close_kept() -> None:
     """Close what close() has kept.
 
     Raises:
-        PgasError: a thread may still access it.
+        PgasError: if a thread may still access it.
     """
     global _kept
     if _kept is None:

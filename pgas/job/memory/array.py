@@ -61,7 +61,7 @@ def shape_of(shape: Any) -> tuple[int, ...]:
     """Return a shape as a tuple.
 
     Raises:
-        ValueError: it is not a shape.
+        ValueError: if it is not a shape.
     """
     axes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     for n in axes:
@@ -74,7 +74,7 @@ def dtype_of(dtype: Any) -> np.dtype:
     """Return the dtype of elements on the heap.
 
     Raises:
-        TypeError: it is not a dtype, or not allowed on the heap.
+        TypeError: if it is not a dtype, or not allowed on the heap.
     """
     name = str(dtype).removeprefix("torch.")  # PyTorch has the names of NumPy
     if name == "bfloat16" or name.startswith("float8_"):
@@ -127,8 +127,8 @@ def check_freeable(array: Any, block: Block | None, heap: int) -> None:
     """Refuse to free anything but an array that was allocated. block: that of the array; heap: address of this PE's heap.
 
     Raises:
-        ValueError: array is not on the symmetric heap, or is a view.
-        HeapError: it was freed before.
+        ValueError: if array is not on the symmetric heap, or is a view.
+        HeapError: if it was freed before.
     """
     if block is None:
         known = hasattr(array, "shape") and hasattr(array, "dtype")
@@ -166,7 +166,7 @@ class _OnHeap(_DeviceArray):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: types.TracebackType | None) -> None:
-        """Free the array if it is not freed yet. After an exception leave it, as other PEs may not get here."""
+        """Free the array if it is not freed yet. After an exception keep it, because other PEs may not get here."""
         block = block_of(self)
         if kind is None and block is not None and not block.freed:
             self._free()
@@ -203,7 +203,7 @@ def _uncopied(array: np.ndarray, call: str, *shape: Any, order: str = "C") -> np
     """Return an array in another shape.
 
     Raises:
-        TypeError: the elements would have to be copied.
+        TypeError: if the elements would have to be copied.
     """
     try:
         return array.reshape(*shape, order=order, copy=False)  # type: ignore[call-overload, no-any-return]
@@ -317,8 +317,8 @@ if SIMULATOR:
                 dl_device, copy: only the array's own device, and no copy.
 
             Raises:
-                HeapError: the array was freed.
-                BufferError: DLPack has no such elements, or a copy or another device is asked for.
+                HeapError: if the array was freed.
+                BufferError: if DLPack has no such elements, or a copy or another device is asked for.
             """
             return _exported(self, self.__dlpack_device__(), dl_device, copy)
 
@@ -440,8 +440,8 @@ else:
                 dl_device, copy: only the array's own device, and no copy.
 
             Raises:
-                HeapError: the array was freed.
-                BufferError: DLPack has no such elements, or a copy or another device is asked for.
+                HeapError: if the array was freed.
+                BufferError: if DLPack has no such elements, or a copy or another device is asked for.
             """
             device = self.__dlpack_device__()  # in a new thread it makes the GPU current
             if stream not in (None, -1, 1):

@@ -82,7 +82,7 @@ def capsule(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtyp
         owner: an object that must live as long as the reader.
 
     Raises:
-        BufferError: DLPack has no such elements, or a stride is not a multiple of the element's size.
+        BufferError: if DLPack has no such elements, or a stride is not a multiple of the element's size.
     """
     code = _NAMED.get(dtype.name, _CODES.get(dtype.kind))
     if code is None:

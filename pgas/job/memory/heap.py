@@ -30,7 +30,7 @@ class Block:
     dtype: np.dtype
     where: str
     freed: bool = field(default=False)  #: freed, or not usable in this process
-    foreign: str = ""  #: why it is not usable in this process, else ""
+    foreign: str = ""  #: why it cannot be used in this process; "" if it can
 
     @property
     def nbytes(self) -> int:
@@ -70,8 +70,8 @@ class Allocator:
         """Return a new block. A block of 0 bytes takes one unit too, so that its address is unique.
 
         Raises:
-            ValueError: alignment is not a power of two.
-            HeapError: no free range is large enough; the text gives the largest.
+            ValueError: if alignment is not a power of two.
+            HeapError: if no free range is large enough; the message gives the largest.
         """
         span, alignment = _span(shape, dtype), _checked(alignment)
         for i, (offset, room) in enumerate(self._free):
@@ -113,7 +113,7 @@ class Allocator:
         """Free a block.
 
         Raises:
-            ValueError: it is not a block of this heap, or was freed before.
+            ValueError: if it is not a block of this heap, or was freed before.
         """
         i = bisect.bisect_left(self.blocks, block.offset, key=_offset)
         if self.blocks[i : i + 1] != [block]:

@@ -1,4 +1,4 @@
-"""Registered local memory, which the NIC reaches beside the heap: a table of pieces. Kernels read a copy of it (kernels/layout.py)."""
+"""Registered local memory, outside the heap, that the NIC can access: a table of pieces. Kernels read a copy of it (kernels/layout.py)."""
 
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ class LocalMemory:
         """Register memory.
 
         Raises:
-            TransportError: the NIC refuses it, or the table is full.
+            TransportError: if the NIC refuses it, or the table is full.
         """
         number = next((n for n in range(layout.N_REGISTERED) if n not in self._pieces), None)
         if number is None:

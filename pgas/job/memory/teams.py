@@ -20,7 +20,7 @@ __all__ = ["NODE", "PREDEFINED", "SAME_LOCAL", "SHARED", "WORLD", "Handle", "Pla
 PREDEFINED = ("TEAM_WORLD", "TEAM_SHARED", "TEAM_NODE", "TEAM_SAME_LOCAL")
 WORLD, SHARED, NODE, SAME_LOCAL = range(len(PREDEFINED))
 
-#: Most units of team memory. The bitmap of free units is part of a note (NOTE_BYTES).
+#: Maximum number of team memory units. The bitmap of free units is part of a note (NOTE_BYTES).
 _UNITS = 2048
 
 #: Bytes of the note that members exchange when they make a team: hash of the call, free numbers, free units.
@@ -60,7 +60,7 @@ class Plan:
         """Return the plan of a job's variables.
 
         Raises:
-            HeapError: team memory does not fit below the heap, or PGAS_LL_BYTES is too small for so many PEs.
+            HeapError: if team memory does not fit below the heap, or PGAS_LL_BYTES is too small for so many PEs.
         """
         plan = cls(n_pes, requested["PGAS_CHANNELS"], requested["PGAS_LL_BYTES"], requested["PGAS_MAX_TEAMS"] or _FEWEST)
         if requested["PGAS_MAX_TEAMS"] is None:
@@ -243,7 +243,7 @@ class Teams:
             cpu.read_again()
 
     def _per_machine(self, pes: tuple[int, ...]) -> int:
-        """Return the members on each machine if the team is regular (kernels/collectives/nodes.py), else 0."""
+        """Return the number of members per node if every node has the same number (kernels/collectives/nodes.py), 0 otherwise."""
         numbers = [next(number for number, machine in enumerate(self._machines) if pe in machine) for pe in pes]
         count = numbers.count(numbers[0])
         machines = numbers[::count]
@@ -273,7 +273,7 @@ class Teams:
         """Return a team's record.
 
         Raises:
-            PgasError: it was destroyed, or this PE is not a member.
+            PgasError: if it was destroyed, or this PE is not a member.
         """
         record = self.records.get(number)
         if isinstance(number, Handle) and number._record is not None and number._record is not record:  # the number may be another team's
@@ -286,7 +286,7 @@ class Teams:
         """Refuse the arguments of a launch if one of these teams was destroyed.
 
         Raises:
-            PgasError: one was.
+            PgasError: if one was.
         """
         for handle in handles:
             self.find(handle)

@@ -1,4 +1,4 @@
-"""The software card in the place of a NIC: started by PE 0, opened by every PE.
+"""The software NIC in the place of a NIC: started by PE 0, opened by every PE.
 
 This is the only module that imports transports/softhca, and it does so only for a card: the rest works without that package.
 """
@@ -18,28 +18,28 @@ __all__ = ["SoftwareCard", "find", "observe", "queue_pairs"]
 
 
 def find() -> list[str]:
-    """Return the names of the software cards of this machine (of this network namespace)."""
+    """Return the names of the software NICs of this machine (of this network namespace)."""
     from pgas.transports.softhca.process import client
 
     return client.find()
 
 
 def observe(name: str, timeout_s: float) -> "Observer":
-    """Return an observer of a software card; the caller closes it. Raises TransportError."""
+    """Return an observer of a software NIC; the caller closes it. Raises TransportError."""
     from pgas.transports.softhca.process import client
 
     return client.Observer(name, timeout_s)
 
 
 def queue_pairs() -> int:
-    """Return the number of queue pairs of a software card."""
+    """Return the number of queue pairs of a software NIC."""
     from pgas.transports.softhca import layout
 
     return 1 << layout.LOG_MAX_QP
 
 
 class SoftwareCard:
-    """Opens this PE's side of the software card (adapter.Opener).
+    """Opens this PE's side of the software NIC (adapter.Opener).
 
     In weak mode the card delays the start and the completion of WQEs by the time of several operations in the simulator. This exposes a
     source reused too early, or a flag on another queue pair that should have waited.
@@ -96,7 +96,7 @@ class SoftwareCard:
         return self._process.name, self._process.pid
 
     def open(self, name: str, memory: Memory, shared: list[tuple[int, int, int]]) -> "SoftHCA":
-        """Connect to the card. On GPUs all its registers are mapped, as a GPU's pages have 2 MiB."""
+        """Connect to the software NIC. On GPUs all its registers are mapped, because a GPU's pages have 2 MiB."""
         from pgas.transports.softhca import layout
         from pgas.transports.softhca.process import client
 

@@ -1,4 +1,4 @@
-"""The paths of a job: which PEs map each other's memory, the transport between these and between the others, the NIC of each PE."""
+"""The paths of a job: which PEs map each other's memory, which transport each pair of PEs uses, and which NIC each PE uses."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ if not SIMULATOR:
 
 __all__ = ["Paths", "choose"]
 
-#: Most pairs of machines in a line of Paths.reasons().
+#: Maximum number of pairs of nodes in a line of Paths.reasons().
 _PAIRS = 12
 
 
@@ -129,9 +129,9 @@ def choose(
         warn: shows the user a warning.
 
     Raises:
-        TransportError: the transport asked for cannot connect all PEs, or PGAS_HCA names no NIC that it can use.
-        ValueError: PGAS_PES_PER_NODE does not fit the number of PEs.
-        BootstrapError: another PE failed.
+        TransportError: if the transport asked for cannot connect all PEs, or PGAS_HCA names no NIC that it can use.
+        ValueError: if PGAS_PES_PER_NODE does not fit the number of PEs.
+        BootstrapError: if another PE failed.
     """
     wanted, nodes = requested["PGAS_TRANSPORT"], [pe.node for pe in pes]
     turn = nodes[:me].count(nodes[me])

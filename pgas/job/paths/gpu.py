@@ -45,7 +45,7 @@ def bind(node_rank: int) -> GPU:
         node_rank: number of this PE among those of its node.
 
     Raises:
-        PgasError: no GPU is visible, or the GPU cannot be used.
+        PgasError: if no GPU is visible, or the GPU cannot be used.
     """
     count = cuda_device_count()
     if count == 0:
@@ -67,7 +67,7 @@ def _enter(ordinal: int) -> None:
     """Make the primary context of a GPU current.
 
     Raises:
-        PgasError: there is none for this process; says what is known about the reason.
+        PgasError: if there is none for this process; says what is known about the reason.
     """
     mps = " from its MPS server" if _under_mps(ordinal) else ""
     try:
@@ -76,7 +76,7 @@ def _enter(ordinal: int) -> None:
         known = explain(str(error))[:1]
         raise PgasError("; ".join([str(error), *(f"{entry.cause}; {entry.remedy}" for entry in known)])) from error
     try:
-        compiler.select_device(ordinal)  # retains it, too
+        compiler.select_device(ordinal)  # also retains it
     finally:
         driver.cuDevicePrimaryCtxRelease(ordinal)
 
@@ -85,7 +85,7 @@ def wait(stream: Any, poll: Callable[[], None]) -> None:
     """Wait for the kernels of a stream (None: of the device), and call poll meanwhile, which may raise to end the wait.
 
     Raises:
-        Exception: a kernel failed, or the context is lost (streams.failed_in_driver).
+        Exception: if a kernel failed, or the context is lost (streams.failed_in_driver).
     """
     compiler.enter_device()  # a new thread of the program has no current GPU
     Device().set_current()  # tells cuda.core of the current one
@@ -101,7 +101,7 @@ def wait(stream: Any, poll: Callable[[], None]) -> None:
 
 
 def access(gpu: GPU, peer_uuid: str) -> str | None:
-    """Return None if this GPU can load from and store to the peer's memory, else the reason why not."""
+    """Return None if this GPU can load from and store to the peer's memory; otherwise the reason why it cannot."""
     if peer_uuid == gpu.uuid:
         return None
     for ordinal in range(int(check(driver.cuDeviceGetCount(), "cuDeviceGetCount"))):
@@ -129,7 +129,7 @@ def uuid(ordinal: int) -> str:
 
 
 def place_engine(gpu: GPU, used: set[str | None], device: int | None, sms: int) -> tuple[int, int, int]:
-    """Return where the cuda engine of the software card runs: GPU, SMs (0: all that it gets), percentage of SMs for MPS (0: no limit).
+    """Return where the cuda engine of the software NIC runs: GPU, SMs (0: all that it gets), percentage of SMs for MPS (0: no limit).
 
     Args:
         gpu: that of the PE which starts it.
@@ -137,7 +137,7 @@ def place_engine(gpu: GPU, used: set[str | None], device: int | None, sms: int) 
         device, sms: PGAS_SOFTHCA_DEVICE and PGAS_SOFTHCA_SMS.
 
     Raises:
-        PgasError: there is no such GPU.
+        PgasError: if there is no such GPU.
     """
     count = int(check(driver.cuDeviceGetCount(), "cuDeviceGetCount"))
     if device is None:

@@ -1,4 +1,4 @@
-"""The NIC of this PE: a device of the machine, chosen by PGAS_HCA, or the software card."""
+"""The NIC of this PE: a device of the machine, chosen by PGAS_HCA, or the software NIC."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,14 +27,14 @@ def choose(transport: str, requested: Mapping[str, Any], gpu: "GPU | None", turn
         turn: number of this PE on its node.
 
     Raises:
-        TransportError: the requested device does not exist, or cannot carry the transport; the text lists the devices.
+        TransportError: if the requested device does not exist, or cannot carry the transport; the message lists the devices.
     """
     pci, suits = None if gpu is None else gpu.pci, registry.get(transport).why_not
     return selection.choose(requested["PGAS_HCA"], requested["PGAS_HCA_LIST"], devices.devices(), pci, suits, turn=turn)
 
 
 def ordering(requested: Mapping[str, Any], gpu: "GPU | None", choice: Choice | None) -> str:
-    """Return PGAS_NIC_ORDERING; for "auto" what CUDA says of this PE's GPU. The software card writes in order.
+    """Return PGAS_NIC_ORDERING; for "auto" what CUDA says of this PE's GPU. The software NIC writes in order.
 
     Args:
         requested: the values of the PGAS_* variables.
@@ -49,7 +49,7 @@ def ordering(requested: Mapping[str, Any], gpu: "GPU | None", choice: Choice | N
 
 
 def queue_pairs(requested: Mapping[str, Any], pes: Sequence[topology.PE]) -> int:
-    """Return PGAS_IBGDA_NUM_RC_PER_PE; for "auto" the usual number, or what the software card has for each pair of PEs that share it.
+    """Return PGAS_IBGDA_NUM_RC_PER_PE; for "auto" the usual number, or what the software NIC has for each pair of PEs that share it.
 
     Args:
         requested: the values of the PGAS_* variables.
@@ -63,7 +63,7 @@ def queue_pairs(requested: Mapping[str, Any], pes: Sequence[topology.PE]) -> int
 
 
 def unused(requested: Mapping[str, Any]) -> str | None:
-    """Return a warning if PGAS_HCA, which the job does not use, names a device that this machine does not have, else None."""
+    """Return a warning if PGAS_HCA, which the job does not use, names a device that this machine does not have; None otherwise."""
     name = requested["PGAS_HCA"]
     there = sorted(device.name for device in devices.devices())
     if name in (AUTO, SOFTHCA) or name.split(":")[0] in there:

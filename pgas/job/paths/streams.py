@@ -1,6 +1,6 @@
 """CUDA streams of any library, and their capture into graphs.
 
-In the simulator a stream executes at once, in order, so arguments are only checked.
+In the simulator, a stream executes its work immediately and in order, so arguments are only checked.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ def core_stream(stream: Any) -> Any:
             an object with ``__cuda_stream__``, or with its handle as ``ptr``, ``cuda_stream`` or ``handle``.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: if it is none of these.
     """
     if SIMULATOR:
         if not (_is_default(stream) or isinstance(stream, cuda.stream) or stream is cuda.stream):
@@ -41,7 +41,7 @@ def wait_for_default(handle: int) -> None:
     """Let later work of a stream wait for the work that is in the default stream now.
 
     Args:
-        handle: of the stream, as cudaStream_t, or one of CUDA's numbers 1 and 2 for its default streams.
+        handle: handle of the stream (cudaStream_t), or one of CUDA's numbers 1 and 2 for its default streams.
     """
     Stream.from_handle(handle).wait(core_stream(0).record())
 
@@ -56,7 +56,7 @@ def _is_default(stream: Any) -> bool:
 
 
 def _handle(stream: Any) -> int:
-    """Return the handle of a stream, as cudaStream_t."""
+    """Return the handle of a stream (cudaStream_t)."""
     if not isinstance(stream, type):
         if hasattr(stream, "__cuda_stream__"):
             return int(stream.__cuda_stream__()[1])

@@ -39,7 +39,7 @@ class PE:
     gpu_memory: int
     #: Options that must be equal on all PEs: (name, value) pairs.
     options: tuple[tuple[str, object], ...]
-    #: Its NIC, e.g. "mlx5_0:1", and why; "softhca" is the software card, "" a device asked for that cannot be used.
+    #: Its NIC, e.g. "mlx5_0:1", and why; "softhca" is the software NIC, "" a device asked for that cannot be used.
     nic: str = SOFTHCA
     nic_reason: str = ""
     #: Bytes of its machine's memory.
@@ -50,7 +50,7 @@ def check_alike(pes: Sequence[PE]) -> None:
     """Refuse a job whose PEs were started differently.
 
     Raises:
-        BootstrapError: versions, options or kinds of machine differ; the text gives the first difference.
+        BootstrapError: if versions, options or kinds of machine differ; the message gives the first difference.
     """
     for pe in pes[1:]:
         for name, first, other in (
@@ -64,10 +64,10 @@ def check_alike(pes: Sequence[PE]) -> None:
 
 
 def check_shared_gpus(pes: Sequence[PE]) -> None:
-    """Refuse PEs that share a GPU without MPS: with time slices, a round trip between their kernels takes milliseconds.
+    """Reject PEs that share a GPU without MPS, because with time slices, a round trip between their kernels takes milliseconds.
 
     Raises:
-        TransportError: PEs share a GPU without MPS; the text names them and the GPU, and says how to start MPS.
+        TransportError: if PEs share a GPU without MPS; the message names them and the GPU, and says how to start MPS.
     """
     sharing = defaultdict(list)
     for pe in pes:
@@ -83,16 +83,17 @@ def check_shared_gpus(pes: Sequence[PE]) -> None:
 
 
 def check_memory(pes: Sequence[PE], size: int) -> None:
-    """Refuse heaps that together exceed the memory of a GPU or, in the simulator, of a machine.
+    """Reject heaps that together exceed the memory of a GPU or, in the simulator, of a node.
 
-    In the simulator the default size is never refused: memory is allocated on first use, and PEs on a laptop seldom fill their heaps.
+    In the simulator, the default size is never rejected, because memory is allocated on first use, and PEs on a laptop seldom fill their
+    heaps.
 
     Args:
         pes: all PEs.
         size: value of PGAS_SYMMETRIC_SIZE.
 
     Raises:
-        HeapError: they do; the text gives the size of the heaps, the memory, and the largest size of each heap.
+        HeapError: if they do; the message gives the size of the heaps, the memory, and the largest size of each heap.
     """
     variable = config.VARIABLES["PGAS_SYMMETRIC_SIZE"]
     default = variable.parse(variable.default)
@@ -112,7 +113,7 @@ def check_memory(pes: Sequence[PE], size: int) -> None:
 
 
 def slow_engine(pes: Sequence[PE], gpu: str) -> str | None:
-    """Return a warning if the cuda engine of the software card would share a GPU with a PE without MPS, else None.
+    """Return a warning if the cuda engine of the software NIC would share a GPU with a PE without MPS; None otherwise.
 
     Args:
         pes: all PEs.
@@ -128,14 +129,14 @@ def slow_engine(pes: Sequence[PE], gpu: str) -> str | None:
 
 
 def choose_engine(requested: str, on_gpus: bool) -> str:
-    """Return the engine of the software card.
+    """Return the engine of the software NIC.
 
     Args:
         requested: value of PGAS_ENGINE.
         on_gpus: whether heaps are in GPU memory.
 
     Raises:
-        TransportError: the requested engine cannot reach the heaps.
+        TransportError: if the requested engine cannot access the heaps.
     """
     if requested == "cpu" and on_gpus:
         raise TransportError(
@@ -145,10 +146,10 @@ def choose_engine(requested: str, on_gpus: bool) -> str:
 
 
 def numbers_for_tests(per_node: Sequence[int], n_pes: int) -> list[int]:
-    """Return the machine number of each PE under PGAS_PES_PER_NODE, which is one count for all machines, or one for each.
+    """Return the node number of each PE under PGAS_PES_PER_NODE, which is one count for all nodes, or one for each.
 
     Raises:
-        ValueError: it does not fit the number of PEs.
+        ValueError: if it does not fit the number of PEs.
     """
     counts = list(per_node)
     if len(counts) == 1 and n_pes % counts[0] == 0:
@@ -165,21 +166,21 @@ _APART = "on different nodes or in different containers"
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Which PEs are on one machine, and which of these map each other's memory.
+    """Which PEs are on one node, and which of these map each other's memory.
 
     Args:
         pes: all PEs.
-        access: access[a][b] is None if PE a can map PE b's memory, else the reason that it cannot; looked at for PEs of one machine.
+        access: access[a][b] is None if PE a can map PE b's memory, otherwise the reason why it cannot; used only for PEs on one node.
         per_node: PGAS_PES_PER_NODE.
 
     Raises:
-        ValueError: per_node does not fit the number of PEs.
+        ValueError: if per_node does not fit the number of PEs.
     """
 
     pes: Sequence[PE]
     access: Sequence[Sequence[str | None]]
     per_node: tuple[int, ...] = ()
-    numbers: list[int] = field(init=False)  #: of each PE's machine, as per_node wants it
+    numbers: list[int] = field(init=False)  #: number of each PE's node under per_node
     groups: tuple[Sequence[int], ...] = field(init=False)  #: groups that map each other's memory; ranges if consecutive
     nodes: tuple[Sequence[int], ...] = field(init=False)  #: the PEs of each node, likewise
 
@@ -206,12 +207,12 @@ class Neighbours:
         return self.access[a][b] or self.access[b][a]
 
     def together(self, a: int, b: int) -> bool:
-        """Whether two PEs are on one machine."""
+        """Whether two PEs are on one node."""
         return (self.pes[a].node, self.numbers[a]) == (self.pes[b].node, self.numbers[b])
 
     @property
     def one_machine(self) -> bool:
-        """Whether the PEs are on one machine, whatever per_node counts."""
+        """Whether the PEs are on one machine, whatever per_node is."""
         return len({pe.node for pe in self.pes}) == 1
 
 
@@ -229,7 +230,7 @@ def choose_transport(requested: str, neighbours: Neighbours, ask: Ask, engine: s
         engine: value of PGAS_ENGINE.
 
     Raises:
-        TransportError: no transport can connect all PEs, or the requested one cannot; the text names the missing prerequisite.
+        TransportError: if no transport can connect all PEs, or the requested one cannot; the message names the missing prerequisite.
     """
     transport, through = registry.get(requested), registry.over_nic(requested)
     if requested != "auto" and through:
@@ -256,7 +257,7 @@ def choose_transport(requested: str, neighbours: Neighbours, ask: Ask, engine: s
 
 def _beside(near: str, far: str, neighbours: Neighbours, pes: Sequence[PE], engine: str) -> tuple[str, str]:
     """Return the name and the reason of a job whose PEs use NICs, and a second transport where they map each other's memory."""
-    alone = all(len(group) == 1 for group in neighbours.groups)  # then a second path would serve nobody
+    alone = all(len(group) == 1 for group in neighbours.groups)  # then no pair of PEs would use a second path
     why = "no PE maps another's memory" if alone else "not all PEs map each other's memory"
     return far if alone else f"{near},{far}", f"{why}; {far} {_over(far, neighbours, pes, engine)}"
 
@@ -273,10 +274,10 @@ def _unmapped(name: str, neighbours: Neighbours) -> str:
 
 
 def _over(name: str, neighbours: Neighbours, pes: Sequence[PE], engine: str) -> str:
-    """Return what a transport goes over: the PEs' NICs, or the software card.
+    """Return what a transport uses: the PEs' NICs, or the software NIC.
 
     Raises:
-        TransportError: some PEs have no NIC, or the software card would have to connect machines.
+        TransportError: if some PEs have no NIC, or the software NIC would have to connect nodes.
     """
     if real := [pe for pe in pes if pe.nic != SOFTHCA]:
         return _over_devices(pes, real)
@@ -291,7 +292,7 @@ def _over_devices(pes: Sequence[PE], real: Sequence[PE]) -> str:
     """Return the devices and ports of a job over RDMA devices, and why each was chosen.
 
     Raises:
-        TransportError: some PEs chose the software card, which has no network.
+        TransportError: if some PEs chose the software NIC, which has no network.
     """
     if card := [pe for pe in pes if pe.nic == SOFTHCA]:
         raise TransportError(
