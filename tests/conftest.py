@@ -22,6 +22,16 @@ hypothesis.settings.register_profile("pgas", deadline=None, suppress_health_chec
 hypothesis.settings.load_profile("pgas")
 
 
+@pytest.fixture(autouse=True)
+def _environment():
+    """Undo changes of environment variables: commands that a test runs in this process set some, which later tests would inherit."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys() - {"PYTEST_CURRENT_TEST"}:
+        del os.environ[name]
+    os.environ.update({name: value for name, value in before.items() if name != "PYTEST_CURRENT_TEST"})
+
+
 def pytest_addoption(parser):
     parser.addoption("--part", metavar="I/N", help="every Nth of the selected tests, from the Ith on")
 
