@@ -109,7 +109,7 @@ def test_programs_of_the_gallery():
 @pytest.mark.sass
 def test_every_program_compiles_for_a_gpu(tmp_path):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")} | examples.STAND_INS | {"NUMBA_ENABLE_CUDASIM": "0"}
-    command = [sys.executable, str(ROOT / "tests" / "compiled_pages.py"), "p2p", str(tmp_path)]
+    command = [sys.executable, str(ROOT / "tests" / "support" / "compiled_pages.py"), "p2p", str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"{page.name} {name}" for page in PAGES for name in examples.programs(page, "@pgas.jit")]

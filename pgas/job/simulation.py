@@ -32,7 +32,7 @@ def of(my_pe: int, memory: Memory, nic: NIC | None, health: Health, weak: int | 
 
         After Ctrl-C the job is broken, like on a GPU, because a program that catches KeyboardInterrupt must not use what the kernel left.
         """
-        if not isinstance(error, Exception):
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
             health.broken = True
             health.give_up(type(error).__name__)
             device_state.poison(memory)

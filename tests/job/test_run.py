@@ -362,7 +362,7 @@ sys.exit(run.main(["-n", "20", {str(path)!r}]))
     assert running(str(path)) == b""
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGUSR2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("when", ["starting", "running"])
 def test_a_launcher_that_is_killed(tmp_path, number, when):
     """The PEs and their children end with it: also before they have imported anything, and if it dies while it starts one."""
