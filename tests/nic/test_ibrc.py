@@ -368,7 +368,9 @@ pgas.finalize()
 """
 
 
-@pytest.mark.parametrize(("ring", "grid", "block"), [("64", 1, 1), ("64", 3, 64), ("4096", 1, 1), ("4096", 2, 40)])
+@pytest.mark.parametrize(
+    ("ring", "grid", "block"), [("64", 1, 1), pytest.param("64", 3, 64, marks=pytest.mark.slow), ("4096", 1, 1), ("4096", 2, 40)]
+)
 def test_full_rings_and_full_queues(run, ring, grid, block):
     """10,000 puts through send queues of 128 WQEBBs and rings of 64 and 4096 requests."""
     found = run(FULL.format(grid=grid, block=block), PGAS_IBRC_RING_SIZE=ring, PGAS_QP_DEPTH="128")
@@ -562,6 +564,7 @@ pgas.finalize()
 """)
 
 
+@pytest.mark.slow
 def test_indices_that_wrap(run):
     """At 2^16, 2^32, and at the end of queue and ring, which have the smallest possible size."""
     found = run(
