@@ -48,7 +48,7 @@ def main() -> int:
         say(str(error))
         runtime = sys.modules.get("pgas.job.runtime")
         if runtime is not None and runtime.active():
-            runtime.current().broken = True
+            runtime.current().health.broken = True
         return 1
 
 

@@ -24,8 +24,7 @@ Packed = tuple[tuple[Any, ...], bytes]
 #: Function that converts an argument into its code and its parameters.
 _Take = Callable[[Any], tuple[Any, bytes]]
 
-_INT64, _UINT64 = (numba_cuda.types.int64._code, numba_cuda.types.uint64._code)
-_signed, _unsigned = struct.Struct("<q").pack, struct.Struct("<Q").pack
+_INT64, _signed = numba_cuda.types.int64._code, struct.Struct("<q").pack
 
 #: Scalars and their formats, in slots of 8 bytes.
 _FORMATS = {
@@ -118,14 +117,10 @@ def packed(args: Sequence[Any]) -> Packed | None:
     for value in args:
         kind = type(value)
         if kind is int:
-            if -(1 << 63) <= value < 1 << 63:
-                codes.append(_INT64)
-                parts.append(_signed(value))
-            elif value < 1 << 64:
-                codes.append(_UINT64)
-                parts.append(_unsigned(value))
-            else:
+            if not -(1 << 63) <= value < 1 << 63:  # Numba's dispatcher decides whether such a number is an int64 or a uint64
                 return None
+            codes.append(_INT64)
+            parts.append(_signed(value))
             continue
         try:
             take = _takes[kind]
@@ -135,7 +130,7 @@ def packed(args: Sequence[Any]) -> Packed | None:
             return None
         try:
             code, part = take(value)
-        except _Unknown:
+        except (_Unknown, struct.error):  # such as an integer beyond 64 bits of a class of its own
             return None
         codes.append(code)
         parts.append(part)
@@ -168,7 +163,11 @@ class Launch:
         self._arguments = function, *grid, *block, shared, driver.CUstream(stream), ctypes.addressof(self._slots), 0
 
     def __call__(self, parameters: bytes) -> bool:
-        """Launch, and return whether the driver accepted it. For example, it does not in a thread without a current GPU."""
-        with self._lock:
+        """Launch, and return whether that succeeded. For example, the driver rejects a launch in a thread without a current GPU."""
+        if not self._lock.acquire(blocking=False):  # Another thread, or this one below a signal handler, is using the buffer.
+            return False
+        try:
             self._bytes[:] = parameters
             return driver.cuLaunchKernel(*self._arguments)[0] == 0  # type: ignore[no-any-return]
+        finally:
+            self._lock.release()

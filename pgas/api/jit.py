@@ -113,8 +113,8 @@ class Kernel:
     def __getitem__(self, configuration: Any) -> "ConfiguredKernel":
         configuration = configuration if isinstance(configuration, tuple) else (configuration,)
         key = configuration if _is_key(configuration) else None
-        if key in self._configured:
-            return self._configured[key]
+        if key is not None and (found := self._configured.get(key)) is not None:
+            return found
         if len(configuration) > 2:
             configuration = (*configuration[:2], streams.core_stream(configuration[2]), *configuration[3:])
         configured = ConfiguredKernel(self, configuration)
@@ -164,7 +164,7 @@ class ConfiguredKernel:
                 return
         with streams.loading_allowed():
             try:
-                if given is not None:
+                if not SIMULATOR:
                     args = launches.unpacked(args)
                 self._configured(*args)
             except Exception as error:  # Not narrower, because cuda.core's class of driver errors is in a private module.
@@ -176,8 +176,9 @@ class ConfiguredKernel:
 
     def _keep(self, args: tuple[Any, ...], codes: tuple[Any, ...], parameters: bytes) -> None:
         """Let later launches with arguments of these types go directly to the driver."""
-        compiled = compiled_for(self._kernel.dispatcher, args)
-        if compiled.plain and not self._configured._is_kernel_launch_config_sensitive():
+        compiled, configured = compiled_for(self._kernel.dispatcher, args), self._configured
+        depends = self._kernel.dispatcher._launch_config_sensitive or configured._is_kernel_launch_config_sensitive()
+        if compiled.plain and not depends and not configured.pre_launch_callbacks:
             grid, block, stream, shared = _normalized(self._configuration)
             self._launches[codes] = launches.Launch(compiled.kernel, grid, block, shared, int(stream.handle), len(parameters))
 
@@ -233,10 +234,13 @@ class BoundLaunch:
 
 def _is_key(configuration: tuple[Any, ...]) -> bool:
     """Whether equal configurations are the same. 1.0 and True equal 1, but must be rejected."""
+    stream = configuration[2] if len(configuration) > 2 else None
+    if isinstance(stream, (bool, float, complex, np.generic, tuple)) or type(stream).__hash__ is None:
+        return False
     if 2 <= len(configuration) <= 3 and type(configuration[0]) is type(configuration[1]) is int:
-        return len(configuration) == 2 or type(configuration[2]).__hash__ is not None
+        return True
     sizes = (n for item in (*configuration[:2], *configuration[3:]) for n in (item if type(item) is tuple else (item,)))
-    return all(type(n) is int for n in sizes) and (len(configuration) < 3 or getattr(configuration[2], "__hash__", None) is not None)
+    return all(type(n) is int for n in sizes)
 
 
 def _described(kernel: Kernel, configuration: tuple[Any, ...]) -> tuple[str, int]:

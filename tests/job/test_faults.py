@@ -6,13 +6,16 @@ The programs run in the simulator, in processes of their own, under mpirun where
 import os
 import re
 import signal
+import sys
 from types import SimpleNamespace
 
 import jobs
 import pytest
 from jobs import INIT, PRELUDE, holds
 
+from pgas import __main__ as commands
 from pgas.base.config import size_text
+from pgas.doctor import info
 from pgas.job.health import ending
 
 job, real_job = jobs.job, jobs.real_job
@@ -1102,3 +1105,33 @@ def test_failed_init_can_be_tried_again(job):
     said = ended.lines(0)
     assert sum("PGAS_SYMMETRIC_SIZE=64 TiB: the heaps of PEs 0, 1 take" in line for line in said) == 2, ended
     assert said.count("no error") == 4, ended
+
+
+def test_the_end_of_a_program_is_that_of_its_last_job(job):
+    """A job of one PE came first. PE 0 breaks the second job, and leaves it without finalize."""
+    text = """
+from mpi4py import MPI
+from pgas.job import runtime
+pgas.init(MPI.COMM_SELF)
+pgas.finalize()
+pgas.init()
+if me == 0:
+    runtime.current().health.broken = True
+    sys.exit(0)
+time.sleep(60)
+"""
+    ended = job("from mpi4py import MPI\nme = MPI.COMM_WORLD.rank\n" + text, npes=2)
+    assert ended.status not in (0, None), ended
+    holds(ended, "pgas: PE 0: the program is ending after an error, without having called pgas.finalize(), ending the job")
+
+
+def test_a_command_that_fails_breaks_its_job(monkeypatch, capsys):
+    """Otherwise its end would be a collective call, which the other PEs do not make."""
+    health = SimpleNamespace(broken=False)
+    active = SimpleNamespace(active=lambda: True, current=lambda: SimpleNamespace(health=health))
+    monkeypatch.setitem(sys.modules, "pgas.job.runtime", active)
+    monkeypatch.setattr(sys, "argv", ["pgas", "info"])
+    monkeypatch.setattr(info, "run", lambda arguments: (_ for _ in ()).throw(ValueError("no such thing")))
+    assert commands.main() == 1
+    assert capsys.readouterr().err == "pgas: no such thing\n"
+    assert health.broken

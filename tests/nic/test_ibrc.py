@@ -414,7 +414,7 @@ puts[1, 1](dest, source, 3, 0)
 attempt(pgas.barrier_all)
 attempt(completes[1, 1], done)
 job().nic.adapter.resume()
-job().broken = True
+job().health.broken = True
 """,
         PGAS_TIMEOUT="0.5",
     )
@@ -438,7 +438,7 @@ def both():
 error = attempt(both)
 print(error.pe, hex(error.syndrome), error.wqe_idx < 200, hex(error.qpn) in str(error))
 attempt(pgas.barrier_all)
-job().broken = True
+job().health.broken = True
 """,
         PGAS_SOFTHCA_FAULTS="fail=3:0x13",
         PGAS_IBRC_RING_SIZE=ring,
@@ -464,7 +464,7 @@ def put_for_long(dest, source, pe):
 started = time.monotonic()
 attempt(put_for_long[1, 1], dest, source, 0)
 print("took", time.monotonic() - started < 20)
-job().broken = True
+job().health.broken = True
 """,
         PGAS_SOFTHCA_FAULTS="fail=3:0x13",
     )
@@ -484,7 +484,7 @@ started = time.monotonic()
 attempt(waits[1, 1], word)
 attempt(pgas.synchronize)
 print("took", time.monotonic() - started < 20)
-job().broken = True
+job().health.broken = True
 """,
         PGAS_SOFTHCA_FAULTS="fail=3:0x13",
     )
@@ -518,7 +518,7 @@ attempt(step)
 attempt(pgas.barrier_all)
 print("took", time.monotonic() - started < 20)
 print(proxies())
-job().broken = True
+job().health.broken = True
 """,
         PGAS_IBRC_RING_SIZE="64",
     )
@@ -547,7 +547,7 @@ pgas.finalize()
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "status", "says"),
-    [("", 0, ""), ("raise RuntimeError('boom')", 1, "RuntimeError: boom"), ("sys.exit(3)", 3, ""), ("job().broken = True", 0, "")],
+    [("", 0, ""), ("raise RuntimeError('boom')", 1, "RuntimeError: boom"), ("sys.exit(3)", 3, ""), ("job().health.broken = True", 0, "")],
 )
 def test_programs_that_do_not_finalize(run, end, status, says):
     """All requests are sent before the process ends; after an exception it ends at once."""

@@ -33,6 +33,7 @@ _installed: set[int] = set()
 class Ends(Protocol):
     """A job, so far as the end of its program concerns it."""
 
+    bootstrap: Bootstrap
     health: Health
 
     def hurry(self, status: int) -> None:
@@ -124,7 +125,7 @@ def _is_of_another(error: BaseException) -> bool:
 
 def _at_exit(bootstrap: Bootstrap, current: Callable[[], Ends | None]) -> None:
     if (job := current()) is not None:
-        _finalize(bootstrap, job)
+        _finalize(job)
     here = detector.here()
     if bootstrap.last_call and len(here) > 1 and (seconds := patience()) < math.inf:
         # No thread of this process could report a long wait, because the call holds the GIL; and Python 3.12 cannot fork at exit.
@@ -135,8 +136,9 @@ def _at_exit(bootstrap: Bootstrap, current: Callable[[], Ends | None]) -> None:
             subprocess.Popen(command, stdin=null, stdout=null, start_new_session=True)
 
 
-def _finalize(bootstrap: Bootstrap, job: Ends) -> None:
+def _finalize(job: Ends) -> None:
     """Finalize; an exception ends the job. Python ignores exceptions of atexit functions, and the other PEs would wait for this PE."""
+    bootstrap = job.bootstrap  # not that of the first job of this process
     if job.health.broken and bootstrap.size == 1:
         job.abandon()
         return
