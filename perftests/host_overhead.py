@@ -107,7 +107,7 @@ def main() -> int:
         rows = {name: _median_us(call, options.batches, options.batch) for name, call in _calls(stream).items()}
         if pgas.my_pe() == 0:
             where = "the simulator: an interpreter's time" if pgas.SIMULATOR else pgas.info()["gpu"]
-            print(f"# host time of a call, {pgas.n_pes()} PEs on {where}, transport {pgas.info()['transport']}")
+            print(f"# host time of a call, number of PEs {pgas.n_pes()}, on {where}, transport {pgas.info()['transport']}")
             print(f"{'call':35} {'us':>8} {'calls/s':>10}")
             for name, us in rows.items():
                 print(f"{name:35} {us:8.1f} {1e6 / us:10.0f}", flush=True)

@@ -398,7 +398,7 @@ def test_host_time_of_calls(tmp_path):
     done = mpirun(2, "-m", "pgas.perftests.host_overhead", "-n", "1", "-b", "1", "--json", tmp_path / "host.json")
     assert done.returncode == 0, done.stderr
     title, columns, *rows = done.stdout.splitlines()
-    assert "2 PEs on the simulator: an interpreter's time, transport p2p" in title
+    assert "number of PEs 2, on the simulator: an interpreter's time, transport p2p" in title
     assert columns.split() == ["call", "us", "calls/s"]
     result = json.loads((tmp_path / "host.json").read_text())
     assert [row[:35].strip() for row in rows] == list(result["rows"])
