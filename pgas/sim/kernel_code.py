@@ -140,7 +140,7 @@ def value_of(value: Any) -> Any:
         )
     if isinstance(value, FunctionType) and not value.__module__.startswith("pgas.api."):
         return _outside(value)
-    if isinstance(value, Dispatcher) and value.__module__.startswith("pgas."):  # the software card's engine, which stays compiled
+    if isinstance(value, Dispatcher) and value.__module__.startswith("pgas.transports."):  # the engine of the software NIC stays compiled
         return _outside(value)
     if isinstance(value, Dispatcher):  # compiled for the CPU, in kernels a device function
         return _functions.setdefault(value, of_kernel(value.py_func))

@@ -71,7 +71,7 @@ def test_it_ends_when_nothing_changes(tmp_path):
 def test_versions(version, transport, npes):
     done = jacobi(npes, "-nx", "67", "-ny", "21", "-niter", "6", "--transport", transport, "-csv", *VERSIONS[version])
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"pgas_{version}, 67, 21, 6, 1, {npes}, 1, ")
+    assert done.stdout.startswith(f"pgas_{version} (interpreter), 67, 21, 6, 1, {npes}, 1, ")
 
 
 @pytest.mark.slow
