@@ -14,10 +14,13 @@ from typing import Any, Protocol
 
 from pgas.base.errors import TransportError
 from pgas.transports.memory.protocol import Memory
-from pgas.transports.mlx5 import send_queue
+from pgas.transports.mlx5 import commands, send_queue
+from pgas.transports.mlx5.commands import Command
 from pgas.transports.mlx5.cqe import syndrome_words
 
-__all__ = ["HOP_LIMIT", "Adapter", "AdapterGone", "FirstError", "Inspection", "Opener", "Path", "Port", "QueueState", "Uar", "path_of"]
+__all__ = [
+    "HOP_LIMIT", "Adapter", "AdapterGone", "FirstError", "Inspection", "Opener", "Path", "Port", "QueueState", "Uar", "execute", "path_of",
+]  # fmt: skip
 
 
 #: Hop limit of packets with a GRH.
@@ -194,6 +197,25 @@ class Opener(Protocol):
 
     def end(self, *, orderly: bool) -> None:
         """End the process of begin(); called only on PE 0. orderly: whether all PEs have closed their adapters or are about to."""
+
+
+def execute(adapter: Adapter, command: Command, op_mod: int = 0, *, klms: bytes = b"", **values: Any) -> dict[str, Any]:
+    """Execute a command and return the fields of its output.
+
+    Args:
+        adapter: the NIC.
+        command: the command.
+        op_mod: its modifier.
+        klms: the list of pieces behind the input of CREATE_MKEY.
+        values: the other fields of the input.
+
+    Raises:
+        CommandError: the adapter refuses.
+    """
+    inbox = commands.build(command, op_mod=op_mod, **values) + klms
+    outbox = adapter.command(inbox, commands.output_size(command))
+    commands.check(command, outbox, adapter.syndrome_words)
+    return commands.parse_output(command, outbox, op_mod=op_mod)
 
 
 def path_of(requested: Mapping[str, Any], gid_index: int = 0) -> Path:

@@ -8,10 +8,9 @@ message or an element may cross from one piece to the next. UCX makes such keys 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pgas.transports.mlx5 import commands
-from pgas.transports.mlx5.commands import Command
+from pgas.transports.mlx5.commands import Command, build_klms
 from pgas.transports.mlx5.contexts import ANY_QPN, KLM, KLM_MAX, AccessMode, mkc_access, mkey
-from pgas.transports.nic.adapter import Adapter
+from pgas.transports.nic.adapter import Adapter, execute
 
 __all__ = ["Piece", "destroy", "over"]
 
@@ -42,7 +41,7 @@ def over(adapter: Adapter, pdn: int, access: int, pieces: Sequence[Piece]) -> in
         for piece in pieces
         for offset in range(0, piece.nbytes, KLM_MAX)
     ]
-    klms = commands.build_klms(parts)
+    klms = build_klms(parts)
     mkc = {
         **mkc_access(access),
         "access_mode_1_0": AccessMode.KLM,
@@ -52,10 +51,8 @@ def over(adapter: Adapter, pdn: int, access: int, pieces: Sequence[Piece]) -> in
         "len": sum(piece.nbytes for piece in pieces),
         "translations_octword_size": len(klms) // KLM.size,
     }
-    inbox = commands.build(Command.CREATE_MKEY, mkc=mkc, translations_octword_actual_size=len(klms) // KLM.size) + klms
-    outbox = adapter.command(inbox, commands.output_size(Command.CREATE_MKEY))
-    commands.check(Command.CREATE_MKEY, outbox, adapter.syndrome_words)
-    return mkey(commands.parse_output(Command.CREATE_MKEY, outbox)["mkey_index"])
+    made = execute(adapter, Command.CREATE_MKEY, klms=klms, mkc=mkc, translations_octword_actual_size=len(klms) // KLM.size)
+    return mkey(made["mkey_index"])
 
 
 def destroy(adapter: Adapter, key: int) -> None:
@@ -64,6 +61,4 @@ def destroy(adapter: Adapter, key: int) -> None:
     Raises:
         CommandError: the adapter refuses.
     """
-    inbox = commands.build(Command.DESTROY_MKEY, mkey_index=key >> 8)
-    outbox = adapter.command(inbox, commands.output_size(Command.DESTROY_MKEY))
-    commands.check(Command.DESTROY_MKEY, outbox, adapter.syndrome_words)
+    execute(adapter, Command.DESTROY_MKEY, mkey_index=key >> 8)

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgas.base.errors import TransportError
-from pgas.transports.mlx5 import commands
 from pgas.transports.mlx5.capabilities import AtomicOperations, AtomicSize, CapType, cap_op_mod
 from pgas.transports.mlx5.commands import Command, CommandError, command_name
 from pgas.transports.mlx5.contexts import AtomicMode, PmState, QpState, QpType, RqType, TsFormat, transition
 from pgas.transports.mlx5.cqe import CQE_SIZE
 from pgas.transports.mlx5.doorbell import DBR_SIZE
 from pgas.transports.mlx5.wqe import DEPTH_MAX, DEPTH_MIN, MESSAGE_MAX, WQEBB
-from pgas.transports.nic.adapter import HOP_LIMIT, Adapter, Path, Port
+from pgas.transports.nic.adapter import HOP_LIMIT, Adapter, Path, Port, execute
 
 __all__ = ["QueuePair", "Queues", "check_caps", "query_roce_address", "returns_big_endian"]
 
@@ -132,9 +131,9 @@ class QueuePair:
             self.uar = adapter.alloc_uar()
             self._undo.append(lambda: adapter.dealloc_uar(self.uar.page_id))
             self.cqn: int = self._create_cq(umem_id)
-            self._undo.append(lambda: _execute(adapter, Command.DESTROY_CQ, cqn=self.cqn))
+            self._undo.append(lambda: execute(adapter, Command.DESTROY_CQ, cqn=self.cqn))
             self.qpn: int = self._create_qp(umem_id, user_index)
-            self._undo.append(lambda: _execute(adapter, Command.DESTROY_QP, qpn=self.qpn))
+            self._undo.append(lambda: execute(adapter, Command.DESTROY_QP, qpn=self.qpn))
         except BaseException:
             with contextlib.suppress(TransportError):  # because the first error is more informative
                 self._give_back()
@@ -162,8 +161,8 @@ class QueuePair:
             "dbr_umem_id": self._dbr_umem,
             "dbr_addr": self.queues.dbr + DBR_SIZE,
         }
-        umem = {"cq_umem_valid": 1, "cq_umem_id": umem_id, "cq_umem_offset": self.queues.cq}
-        return _execute(self._adapter, Command.CREATE_CQ, cqc=cqc, **umem)["cqn"]
+        umem: dict[str, Any] = {"cq_umem_valid": 1, "cq_umem_id": umem_id, "cq_umem_offset": self.queues.cq}
+        return execute(self._adapter, Command.CREATE_CQ, cqc=cqc, **umem)["cqn"]
 
     def _create_qp(self, umem_id: int, user_index: int) -> int:
         """Send CREATE_QP like NVSHMEM, except rq_type: no receive queue, SRQ, or receive CQ, like DOCA."""
@@ -181,8 +180,8 @@ class QueuePair:
             "dbr_umem_id": self._dbr_umem,
             "dbr_addr": self.queues.dbr,
         }
-        umem = {"wq_umem_valid": 1, "wq_umem_id": umem_id, "wq_umem_offset": self.queues.wq}
-        return _execute(self._adapter, Command.CREATE_QP, qpc=qpc, **umem)["qpn"]
+        umem: dict[str, Any] = {"wq_umem_valid": 1, "wq_umem_id": umem_id, "wq_umem_offset": self.queues.wq}
+        return execute(self._adapter, Command.CREATE_QP, qpc=qpc, **umem)["qpn"]
 
     # -------------------------------------------------------------------------------------------------------------------- states
 
@@ -252,7 +251,7 @@ class QueuePair:
             TransportError: the adapter refuses, or returns a state that no command of this driver leads to.
         """
         self._check_alive(Command.QUERY_QP)
-        value = _execute(self._adapter, Command.QUERY_QP, qpn=self.qpn)["qpc"]["state"]
+        value = execute(self._adapter, Command.QUERY_QP, qpn=self.qpn)["qpc"]["state"]
         if value not in QpState.__members__.values():
             raise TransportError(f"QP {self.qpn:#x}: QUERY_QP says state {value:#x}, which no command of this driver leads to")
         self.state = QpState(value)
@@ -295,7 +294,7 @@ class QueuePair:
     def _move(self, command: Command, **qpc: Any) -> None:
         after = self._check(command)
         context: dict[str, Any] = {"qpc": qpc} if qpc else {}
-        _execute(self._adapter, command, qpn=self.qpn, **context)
+        execute(self._adapter, command, qpn=self.qpn, **context)
         self.state = after
 
     def _address_path(self, port: Port, remote: Port) -> dict[str, int]:
@@ -333,7 +332,7 @@ def query_roce_address(adapter: Adapter, port_num: int, index: int) -> dict[str,
     Raises:
         CommandError: there is no such entry, or the port is not an Ethernet port.
     """
-    return _execute(adapter, Command.QUERY_ROCE_ADDRESS, roce_address_index=index, vhca_port_num=port_num)["roce_address"]
+    return execute(adapter, Command.QUERY_ROCE_ADDRESS, roce_address_index=index, vhca_port_num=port_num)["roce_address"]
 
 
 def check_caps(adapter: Adapter, n_pes: int, num_rc: int, depth: int, sharing: int = 1) -> None:
@@ -388,11 +387,4 @@ def returns_big_endian(adapter: Adapter) -> bool:
 
 
 def _query_caps(adapter: Adapter, kind: CapType) -> dict[str, int]:
-    return _execute(adapter, Command.QUERY_HCA_CAP, cap_op_mod(kind))["capability"]
-
-
-def _execute(adapter: Adapter, command: Command, op_mod: int = 0, **values: Any) -> dict[str, Any]:
-    """Execute a command and return the fields of its output. Raises CommandError if it is refused."""
-    outbox = adapter.command(commands.build(command, op_mod=op_mod, **values), commands.output_size(command))
-    commands.check(command, outbox, adapter.syndrome_words)
-    return commands.parse_output(command, outbox, op_mod=op_mod)
+    return execute(adapter, Command.QUERY_HCA_CAP, cap_op_mod(kind))["capability"]
