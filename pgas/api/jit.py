@@ -9,7 +9,7 @@ import inspect
 import math
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from pgas import kernels
 from pgas.api.host_only import host_only
 from pgas.base import disk_cache
 from pgas.base.backend import SIMULATOR
+from pgas.base.code import nested
 from pgas.base.version import __version__
 from pgas.job import runtime
 from pgas.job.memory import teams
@@ -400,7 +401,7 @@ def _dependencies(function: Any, seen: set[Any]) -> list[bytes]:
     if id(function) in seen:
         return parts
     seen.add(id(function))
-    codes = list(_codes(function.__code__))
+    codes = list(nested(function.__code__))
     names = tuple(name for code in codes for name in code.co_names)
     for code in codes:
         plain = [c for c in code.co_consts if not isinstance(c, types.CodeType)]
@@ -415,14 +416,6 @@ def _dependencies(function: Any, seen: set[Any]) -> list[bytes]:
     for name, value in sorted(variables.items()):
         parts += [name.encode(), *_value(value, names, seen)]
     return parts
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yield the code of a function and of the functions defined in it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
 
 
 def _global_names(codes: Iterable[types.CodeType]) -> set[str]:

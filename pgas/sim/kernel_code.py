@@ -17,6 +17,7 @@ from numba.core import types as core_types
 from numba.core.dispatcher import Dispatcher
 from numba.cuda import types as cuda_types
 
+from pgas.base.code import nested
 from pgas.sim.arrays import LocalArray
 from pgas.sim.float8 import COPIED
 from pgas.sim.integers import CLASSES, Integer, boolean, from_device, int64, int64s, plain, typed
@@ -41,19 +42,12 @@ def of_kernel(function: FunctionType) -> FunctionType:
 
 def lacks_names(run: FunctionType) -> bool:
     """Whether a function of of_kernel() reads a global that did not exist: the program may define it before the next launch."""
-    loaded = (i.argval for code in _codes(run.__code__) for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL")
+    loaded = (i.argval for code in nested(run.__code__) for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL")
     return any(name not in run.__globals__ and name not in _BUILTINS for name in loaded)
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
-
-
 def _names(code: CodeType) -> Iterator[str]:
-    for part in _codes(code):
+    for part in nested(code):
         yield from part.co_names
 
 

@@ -9,12 +9,13 @@ import dis
 import functools
 import itertools
 import linecache
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import CodeType
 from typing import Any, cast
 
 import numpy as np
 
+from pgas.base.code import nested
 from pgas.sim.integers import boolean
 
 __all__ = ["OPERATORS", "rewritten"]
@@ -41,15 +42,8 @@ def _of_file(name: str) -> dict[CodeType, CodeType]:
         tree = ast.parse(source)
     except SyntaxError:  # the file has changed, or is none
         return {}
-    given = _codes(compile(tree, name, "exec", dont_inherit=True))
-    return dict(zip(given, _codes(compile(_Rewriter().visit(tree), name, "exec", dont_inherit=True)), strict=True))
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
+    given = nested(compile(tree, name, "exec", dont_inherit=True))
+    return dict(zip(given, nested(compile(_Rewriter().visit(tree), name, "exec", dont_inherit=True)), strict=True))
 
 
 class _Rewriter(ast.NodeTransformer):
