@@ -155,7 +155,7 @@ TEAM_RANK = _team.word("TEAM_RANK", 4, HOST, KERNELS, width=4)  #: this PE's num
 TEAM_LIST = _team.word("TEAM_LIST", 16, HOST, KERNELS)  #: address of the members' PEs, 4 bytes each
 TEAM_CHANNELS = _team.word("TEAM_CHANNELS", 24, HOST, KERNELS)  #: address of channel 0
 CHANNEL_BYTES = _team.word("CHANNEL_BYTES", 32, HOST, KERNELS, width=4)  #: distance between channels
-CHANNEL_COUNT = _team.word("CHANNEL_COUNT", 36, HOST, KERNELS, width=4)  #: number of channels for callers; the host's channel follows
+CHANNEL_COUNT = _team.word("CHANNEL_COUNT", 36, HOST, KERNELS, width=4)  #: number of channels for callers; the host's follow
 STAGING_OFFSET = _team.word("STAGING_OFFSET", 40, HOST, KERNELS, width=4)  #: from a channel to its staging
 TEAM_NEAR = _team.word("TEAM_NEAR", 44, HOST, KERNELS, width=4)  #: 1: every member maps every member's memory
 TEAM_PER_MACHINE = _team.word("TEAM_PER_MACHINE", 48, HOST, KERNELS, width=4)  #: members on each node if the team is regular; otherwise 0
@@ -197,8 +197,9 @@ SENT = _row.word("SENT", 32, PEERS, KERNELS)  #: last collective for which it ha
 ROW_SIZE = _row.nbytes
 CHUNK_SHIFT = 20
 
-#: Channel number for calls on the host. Its memory follows the other channels. Unlike -1, this number is unlikely to be passed by mistake.
-HOST_CHANNEL = -(1 << 62)
+#: First of the channel numbers for calls on the host, whose memory follows the other channels, and the maximum number of them. Unlike -1,
+#: these numbers are unlikely to be passed by mistake.
+HOST_CHANNEL, MAX_HOST_CHANNELS = -(1 << 62), 1024
 
 #: Rows of barrier_all and sync_all, one per PE, directly below the heap, so that their addresses are constants in compiled code.
 _all = Region("rows of all PEs", window.HEAP_OFFSET - MAX_PES * ROW_SIZE, MAX_PES * ROW_SIZE)

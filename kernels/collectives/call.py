@@ -8,20 +8,24 @@ from pgas.kernels import operation, state
 from pgas.kernels.collectives import far, near
 from pgas.kernels.collectives.channel import channel_of
 from pgas.kernels.collectives.strategy import Strategy
-from pgas.kernels.compiler import address_of, constant, device, element_size, u64
+from pgas.kernels.compiler import address_of, constant, device, element_size, types, u32, u64
 from pgas.kernels.ops import operands
 from pgas.kernels.ops.team import is_near, size_of
 from pgas.kernels.paths import transport
 from pgas.kernels.refusals import kind_of, refuse
-from pgas.kernels.scope import Scope
+from pgas.kernels.scope import BLOCK, Scope
 
 if SIMULATOR:
     from pgas.sim import engine
 
-__all__ = ["alone", "body_of", "by_strategy", "entering", "fitting", "of_arrays", "pair"]
+__all__ = ["alone", "body_of", "by_strategy", "dividing", "entering", "fitting", "of_arrays", "pair"]
 
 _0, _DEST, _SOURCE = constant(0), constant(operation.SYMMETRIC), constant(operation.LOCAL)
-_MISFIT = constant(kind_of("misfit"))
+_MISFIT, _NO_SUCH_PART = constant(kind_of("misfit")), constant(kind_of("no such part"))
+
+#: Parts of a message begin at multiples of this number of bytes, so that a part is aligned like the whole.
+_GRAIN = constant(128)
+_1, _SHORT = constant(1), constant((1 << 32) - 1)
 
 
 def by_strategy(make: Callable[[Strategy], Any]) -> Any:
@@ -107,34 +111,85 @@ def fitting(name: str, itemsize: int) -> Any:
     return fits
 
 
-def of_arrays(plain: str, scope: Scope, request_of: Any, perform_of: Any) -> Callable[..., Any]:
-    """Typing function of ``(team, dest, source, channel)``.
+def dividing(name: str, part: Any) -> Any:
+    """Make ``divide(nbytes, part)``: return the offset and the number of bytes of a part of nbytes; without a part, 0 and nbytes.
 
-    ``request_of(name, itemsize)`` makes ``request(op, c, dest, dest_size, source, source_size)``, which checks sizes and returns the
-    request for perform; its bytes are 0 if the sizes are rejected.
+    A part that does not exist has no bytes, and poisons the state. Parts are as long as each other, except for the last ones.
+    """
+    if operands.is_none(part):
+
+        @device
+        def whole(nbytes, part):
+            return _0, nbytes
+
+        return whole
+    numbers = list(part) if isinstance(part, types.BaseTuple) else []
+    if len(numbers) != 2 or not all(isinstance(number, types.Integer) for number in numbers):
+        refuse("no part", function=name, found=operands.described(part))
+    op = constant(operation.number(name))
+
+    @device
+    def divide(nbytes, part):
+        i, k = u64(part[0]), u64(part[1])
+        if i >= k or k > _SHORT:
+            state.fail(_NO_SUCH_PART, op, u64(state.my_pe()), _0, i, k, _0)
+            return _0, _0
+        grains = (nbytes + _GRAIN - _1) // _GRAIN + k - _1
+        share = (u64(u32(grains) // u32(k)) if grains <= _SHORT else grains // k) * _GRAIN  # 64-bit division takes 0.1 us
+        first = min(i * share, nbytes)
+        return first, min(share, nbytes - first)
+
+    return divide
+
+
+def of_arrays(plain: str, scope: Scope, request_of: Any, perform_of: Any) -> Callable[..., Any]:
+    """Typing function of ``(team, dest, source, channel)``, and in a block ``part``.
+
+    ``request_of(name, itemsize)`` makes ``request(op, c, dest, dest_size, source, source_size)``, which checks sizes and returns dest,
+    source, and bytes; the bytes are 0 if the sizes are rejected.
     """
     name = plain + scope.suffix
 
-    def typing(team: Any, dest: Any, source: Any, channel: Any = 0) -> Any:
+    def make(team: Any, dest: Any, source: Any, channel: Any, part: Any) -> Any:
         unit = pair(name, team, dest, source, channel)
         contiguous = operands.contiguous(name, dest=dest, source=source)
-        return body_of(name, scope, contiguous, request_of(name, element_size(dest.dtype)), by_strategy(perform_of(scope, unit)))
+        perform = by_strategy(perform_of(scope, unit))
+        return body_of(name, scope, contiguous, request_of(name, element_size(dest.dtype)), perform, dividing(name, part))
 
-    return typing
+    def typing(team: Any, dest: Any, source: Any, channel: Any = 0) -> Any:
+        perform = make(team, dest, source, channel, None)
+
+        def body(team, dest, source, channel=0):
+            perform(team, dest, source, channel, None)
+
+        return body
+
+    def typing_of_block(team: Any, dest: Any, source: Any, channel: Any = 0, part: Any = None) -> Any:
+        perform = make(team, dest, source, channel, part)
+
+        def body(team, dest, source, channel=0, part=None):
+            perform(team, dest, source, channel, part)
+
+        return body
+
+    return typing_of_block if scope is BLOCK else typing
 
 
-def body_of(name: str, scope: Scope, contiguous: Any, request_of: Any, perform: Any) -> Any:
-    """Return the body of ``(team, dest, source, channel)``.
+def body_of(name: str, scope: Scope, contiguous: Any, request_of: Any, perform: Any, divide: Any) -> Any:
+    """Return the device function of ``(team, dest, source, channel, part)``.
 
-    contiguous: the result of operands.contiguous(). request_of: ``request(…)`` of of_arrays().
+    contiguous: the result of operands.contiguous(). request_of: ``request(…)`` of of_arrays(). divide: the result of dividing(). perform:
+    ``perform(op, c, request)``; request: dest and source of this call's part, its bytes, and the distance of the members' parts in bytes.
     """
     op, enter, perform = constant(operation.number(name)), entering(scope, name, contiguous), alone(name, scope, perform)
 
-    def body(team, dest, source, channel=0):
+    @device
+    def body(team, dest, source, channel, part):
         c = enter(team, dest, source, channel)
         if c[0] != _0:
-            request = request_of(op, c, address_of(dest), u64(dest.size), address_of(source), u64(source.size))
-            if request[2] != _0:
-                perform(op, c, request)
+            to, origin, whole = request_of(op, c, address_of(dest), u64(dest.size), address_of(source), u64(source.size))
+            first, nbytes = divide(whole, part)
+            if nbytes != _0:
+                perform(op, c, (to + first, origin + first, nbytes, whole))
 
     return body

@@ -46,7 +46,7 @@ _HEAD, _EPOCH, _ROW_SIZE = constant(layout.CHANNEL_HEAD), constant(layout.EPOCH)
 _ARRIVED, _ACKED = constant(layout.ARRIVED), constant(layout.ACKED)
 _NO_SUCH_CHANNEL, _TIMED_OUT = constant(kind_of("no such channel")), constant(state.TIMED_OUT)
 _GE = constant(Comparison.GE)
-_HOST = constant(layout.HOST_CHANNEL % (1 << 64))
+_HOST, _MAX_HOST = constant(layout.HOST_CHANNEL % (1 << 64)), constant(layout.MAX_HOST_CHANNELS)
 _0, _1, _2, _LINE = (constant(c) for c in (0, 1, 2, 16))
 
 
@@ -54,14 +54,14 @@ _0, _1, _2, _LINE = (constant(c) for c in (0, 1, 2, 16))
 def channel_of(op, team, channel):
     """Return (address of the channel, its team's entry). If there is no such channel, the address is 0, and the state is poisoned.
 
-    layout.HOST_CHANNEL is also valid.
+    The host's channels (layout.HOST_CHANNEL) are also valid.
     """
     entry = entry_of(op, team)
     base = _0
     if entry != _0:
         count, number = u64(fixed_u32(entry + _COUNT)), u64(channel)
-        if number == _HOST:
-            number = count
+        if number >= _HOST and number - _HOST < _MAX_HOST:
+            number = count + (number - _HOST)
         elif number >= count:
             state.fail(_NO_SUCH_CHANNEL, u64(op), u64(state.my_pe()), _0, number, count, _0)
             return base, entry

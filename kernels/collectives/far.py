@@ -12,7 +12,7 @@ from pgas.kernels import layout, window
 from pgas.kernels.collectives import channel, near, nodes, posted, rings
 from pgas.kernels.collectives.channel import flag_threads, row_of, wait_far
 from pgas.kernels.collectives.operators import Combine
-from pgas.kernels.collectives.words import combined
+from pgas.kernels.collectives.words import combined, load_eight
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.team import member, per_machine, rank_of, size_of, wrapped
 from pgas.kernels.paths import transport
@@ -24,7 +24,7 @@ _ONE_ROUND = 32
 
 _WORD, _ROW_SIZE = constant(layout.WORD), constant(layout.ROW_SIZE)
 _ARRIVED, _SENT, _DONE = constant(layout.ARRIVED), constant(layout.SENT), constant(layout.DONE)
-_0, _1, _PAIR = constant(0), constant(1), constant(16)
+_0, _1, _PAIR, _64 = constant(0), constant(1), constant(16), constant(64)
 
 
 @functools.cache
@@ -241,6 +241,18 @@ def word() -> Any:
     return word
 
 
+@functools.cache
+def eight() -> Any:
+    """Strategy.eight()."""
+    load = load_eight(8)
+
+    @device
+    def eight(op, c, epoch, q, i, step):
+        return load(posted.part_of(c, epoch, q) + i * _WORD, step * _WORD, _64)
+
+    return eight
+
+
 # Between operands ---------------------------------------------------------------------------------------------------------------
 
 
@@ -266,33 +278,34 @@ def fcollect(scope: Scope, unit: int) -> Any:
     """Strategy.fcollect()."""
     to_all = exchange(scope, unit, near.own_place)
     if not transport.two_paths():
-
-        @device
-        def fcollect(op, c, epoch, dest, source, nbytes):
-            to_all(op, c, epoch, (dest, source, nbytes))
-
-        return fcollect
+        return to_all
     by_machines = nodes.fcollect(scope, unit)
 
     @device
-    def share_in_two(op, c, epoch, dest, source, nbytes):
+    def fcollect(op, c, epoch, request):
         if per_machine(c[1]) != 0:
-            by_machines(op, c, epoch, dest, source, nbytes)
+            by_machines(op, c, epoch, request)
         else:
-            to_all(op, c, epoch, (dest, source, nbytes))
+            to_all(op, c, epoch, request)
 
-    return share_in_two
+    return fcollect
 
 
 @functools.cache
 def broadcast(scope: Scope, unit: int) -> Any:
     """Strategy.broadcast()."""
     if not transport.two_paths():
-        return rings.broadcast(scope, unit)
+        in_ring = rings.broadcast(scope, unit)
+
+        @device
+        def forwarded(op, c, epoch, dest, source, nbytes, whole, root):
+            in_ring(op, c, epoch, dest, source, nbytes, root)
+
+        return forwarded
     by_machines, of_root = nodes.broadcast(scope, unit), rings.broadcast_from_root(scope, unit)
 
     @device
-    def broadcast(op, c, epoch, dest, source, nbytes, root):
+    def broadcast(op, c, epoch, dest, source, nbytes, whole, root):
         if per_machine(c[1]) != 0:
             by_machines(op, c, epoch, dest, source, nbytes, root)
         else:
@@ -338,7 +351,7 @@ def _reduce_in_rounds(scope: Scope, unit: int, combine: Combine) -> Any:
     before its result can arrive.
     """
     send, send_whole = posted.scatter(scope, unit, layout.SENT, _slice), posted.scatter(scope, unit, layout.DONE, posted.whole)
-    add_up, sync = combined(scope, unit, combine, word()), scope.sync
+    add_up, sync = combined(scope, unit, combine, word(), eight()), scope.sync
     received, await_all, start = gather(scope), channel.wait_flags(scope, wait_far()), begin(scope)
     end = channel.finish(scope, transport.current().flag)
 
@@ -375,28 +388,28 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
     by_machines = nodes.reducescatter(scope, unit, combine)
 
     @device
-    def reducescatter(op, c, epoch, dest, source, nbytes):
+    def reducescatter(op, c, epoch, dest, source, step, nbytes):
         if per_machine(c[1]) != 0:
-            return by_machines(op, c, epoch, dest, source, nbytes)
-        return of_all(op, c, epoch, dest, source, nbytes)
+            return by_machines(op, c, epoch, dest, source, step, nbytes)
+        return of_all(op, c, epoch, dest, source, step, nbytes)
 
     return reducescatter
 
 
 def _reducescatter_of_all(scope: Scope, unit: int, combine: Combine) -> Any:
     """A reduce-scatter in rounds through staging: every member sends to every other."""
-    send, add_up, sync = send_each(scope, unit), combined(scope, unit, combine, word()), scope.sync
+    send, add_up, sync = send_each(scope, unit), combined(scope, unit, combine, word(), eight()), scope.sync
     received, start, end = gather(scope), begin(scope), channel.finish(scope, transport.current().flag)
 
     @device
-    def reducescatter(op, c, epoch, dest, source, nbytes):
+    def reducescatter(op, c, epoch, dest, source, step, nbytes):
         base, entry = c
         offset = _0
         while True:
             count = min(window.STAGING_PART, nbytes - offset)
-            send(op, c, epoch, source + offset, nbytes, count)
+            send(op, c, epoch, source + offset, step, count)
             received(op, c, epoch)
-            add_up(op, c, epoch, dest + offset, source + u64(rank_of(entry)) * nbytes + offset, count, size_of(entry))
+            add_up(op, c, epoch, dest + offset, source + u64(rank_of(entry)) * step + offset, count, size_of(entry))
             offset += window.STAGING_PART
             if offset >= nbytes:
                 break

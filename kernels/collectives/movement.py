@@ -12,16 +12,16 @@ from collections.abc import Callable
 from typing import Any
 
 from pgas.kernels import layout, operation, state, window
-from pgas.kernels.collectives.call import alone, by_strategy, entering, fitting, of_arrays, pair
+from pgas.kernels.collectives.call import alone, by_strategy, dividing, entering, fitting, of_arrays, pair
 from pgas.kernels.collectives.strategy import Strategy
-from pgas.kernels.collectives.words import copy_words, first_of, store_word
+from pgas.kernels.collectives.words import copy_words, first_of, in_batches, store_eight, store_word
 from pgas.kernels.compiler import address_of, constant, device, element_size, types, u32, u64
 from pgas.kernels.ops import operands
 from pgas.kernels.ops.team import after, member, rank_of, size_of
 from pgas.kernels.refusals import kind_of, refuse
-from pgas.kernels.scope import Scope
+from pgas.kernels.scope import BLOCK, Scope
 
-_0, _1, _WORD, _SHORT = constant(0), constant(1), constant(layout.WORD), constant((1 << 32) - 1)
+_0, _1, _7, _WORD, _SHORT = constant(0), constant(1), constant(7), constant(layout.WORD), constant((1 << 32) - 1)
 _DEST, _SOURCE = constant(operation.SYMMETRIC), constant(operation.LOCAL)
 _MISFIT, _NO_MULTIPLE, _IN_PLACE = constant(kind_of("misfit")), constant(kind_of("no multiple")), constant(kind_of("in place"))
 _NO_MEMBER, _OTHER_COUNT = constant(kind_of("no member")), constant(kind_of("other count"))
@@ -32,30 +32,34 @@ _NEGATIVE = constant(state.NEGATIVE)
 
 
 def _received(scope: Scope, unit: int, strategy: Strategy) -> Any:
-    """Make ``receive(op, c, epoch, dest, nbytes)``: copy nbytes of every other member from staging to dest, in the order of members."""
-    store, word, first, size = store_word(unit), strategy.word(), first_of(scope), scope.size
+    """Make ``receive(op, c, epoch, dest, step, nbytes)``: copy nbytes of each other member q from staging to dest + q * step."""
+    store, store_all, word, eight, first = store_word(unit), store_eight(unit), strategy.word(), strategy.eight(), first_of(scope)
+    size, batches = scope.size, in_batches(scope)
 
     @device
-    def receive(op, c, epoch, dest, nbytes):
+    def receive(op, c, epoch, dest, step, nbytes):
         n = size_of(c[1])
         q = rank_of(c[1])
         for k in range(1, n):
             q = after(q, n)
-            i, to = first(k), dest + u64(q) * nbytes
+            i, stride, to = first(k), u64(size()), dest + u64(q) * step
+            while batches and (i + _7 * stride) * _WORD + _WORD <= nbytes:
+                store_all(to + i * _WORD, stride * _WORD, eight(op, c, epoch, q, i, stride), nbytes - i * _WORD)
+                i += _7 * stride + stride
             while i * _WORD < nbytes:
                 store(to + i * _WORD, word(op, c, epoch, q, i), nbytes - i * _WORD)
-                i += u64(size())
+                i += stride
 
     return receive
 
 
 def _alltoall(scope: Scope, unit: int, *, same: bool) -> Callable[[Strategy], Any]:
-    """Perform alltoall, or fcollect (same: all members get the same data). request: dest, source, bytes for each member."""
+    """Perform alltoall, or fcollect (same: all members get the same data). request: see call.body_of()."""
 
     @device
     def piece(c, q, request):
-        dest, source, nbytes = request
-        return dest + u64(rank_of(c[1])) * nbytes, source if same else source + u64(q) * nbytes, nbytes
+        dest, source, nbytes, step = request
+        return dest + u64(rank_of(c[1])) * step, source if same else source + u64(q) * step, nbytes
 
     def make(strategy: Strategy) -> Any:
         begin, finish, gather = strategy.begin(scope), strategy.finish(scope), strategy.gather(scope)
@@ -65,22 +69,20 @@ def _alltoall(scope: Scope, unit: int, *, same: bool) -> Callable[[Strategy], An
 
         @device
         def perform(op, c, request):
-            dest, source, nbytes = request
-            if nbytes == _0:
-                return
+            dest, source, nbytes, step = request
             epoch = begin(op, c)
             if nbytes <= window.LL_BYTES:
                 if same:
                     send_same(op, c, epoch, source, nbytes)
                 else:
-                    send(op, c, epoch, source, nbytes, nbytes)
+                    send(op, c, epoch, source, step, nbytes)
                 to, origin, _ = piece(c, rank_of(c[1]), request)
                 if to != origin:
                     own(to, origin, nbytes)
                 gather(op, c, epoch)
-                receive(op, c, epoch, dest, nbytes)
+                receive(op, c, epoch, dest, step, nbytes)
             elif same:
-                fcollect_large(op, c, epoch, dest, source, nbytes)
+                fcollect_large(op, c, epoch, request)
             else:
                 exchange_large(op, c, epoch, request)
             finish(op, c, epoch)
@@ -157,14 +159,15 @@ def broadcast(scope: Scope) -> Callable[..., Any]:
     name = "broadcast" + scope.suffix
     op = constant(operation.number(name))
 
-    def typing(team: Any, dest: Any, source: Any, root: Any, channel: Any = 0) -> Any:
+    def make(team: Any, dest: Any, source: Any, root: Any, channel: Any, part: Any) -> Any:
         unit = pair(name, team, dest, source, channel)
         operands.integer(name, "root", root)
         enter = entering(scope, name, operands.contiguous(name, dest=dest, source=source))
-        fits, nbytes = fitting(name, element_size(dest.dtype)), constant(element_size(dest.dtype))
-        perform = alone(name, scope, by_strategy(_broadcast(scope, unit)))
+        fits, itemsize = fitting(name, element_size(dest.dtype)), constant(element_size(dest.dtype))
+        perform, divide = alone(name, scope, by_strategy(_broadcast(scope, unit))), dividing(name, part)
 
-        def body(team, dest, source, root, channel=0):
+        @device
+        def call(team, dest, source, root, channel, part):
             c = enter(team, dest, source, channel)
             if c[0] != _0:
                 if u64(root) >= u64(size_of(c[1])):
@@ -172,15 +175,33 @@ def broadcast(scope: Scope) -> Callable[..., Any]:
                 elif source.size != 0:
                     size, to, origin = u64(source.size), address_of(dest), address_of(source)
                     if fits(op, c, to, u64(dest.size), size, origin, size, size):
-                        perform(op, c, (to, origin, size * nbytes, u32(root)))
+                        first, nbytes = divide(size * itemsize, part)
+                        if nbytes != _0:
+                            perform(op, c, (to + first, origin + first, nbytes, size * itemsize, u32(root)))
+
+        return call
+
+    def typing(team: Any, dest: Any, source: Any, root: Any, channel: Any = 0) -> Any:
+        call = make(team, dest, source, root, channel, None)
+
+        def body(team, dest, source, root, channel=0):
+            call(team, dest, source, root, channel, None)
 
         return body
 
-    return typing
+    def typing_of_block(team: Any, dest: Any, source: Any, root: Any, channel: Any = 0, part: Any = None) -> Any:
+        call = make(team, dest, source, root, channel, part)
+
+        def body(team, dest, source, root, channel=0, part=None):
+            call(team, dest, source, root, channel, part)
+
+        return body
+
+    return typing_of_block if scope is BLOCK else typing
 
 
 def _broadcast(scope: Scope, unit: int) -> Callable[[Strategy], Any]:
-    """Perform broadcast. request: dest, source, bytes, root."""
+    """Perform broadcast. request: dest, source, bytes, bytes of the whole message, root."""
 
     def make(strategy: Strategy) -> Any:
         begin, finish, gather = strategy.begin(scope), strategy.finish(scope, one_sided=True), strategy.gather_from(scope)
@@ -189,10 +210,10 @@ def _broadcast(scope: Scope, unit: int) -> Callable[[Strategy], Any]:
 
         @device
         def perform(op, c, request):
-            dest, source, nbytes, root = request
+            dest, source, nbytes, whole, root = request
             epoch = begin(op, c)
             if nbytes > window.LL_BYTES:
-                broadcast_large(op, c, epoch, dest, source, nbytes, root)
+                broadcast_large(op, c, epoch, dest, source, nbytes, whole, root)
             elif root == rank_of(c[1]):
                 send(op, c, epoch, source, nbytes)
                 if dest != source:

@@ -16,9 +16,9 @@ from pgas.kernels.codes import Comparison
 from pgas.kernels.collectives import channel
 from pgas.kernels.collectives.channel import POLLS_MASK, given_up, half_of, row_of, wait_flag
 from pgas.kernels.collectives.operators import Combine
-from pgas.kernels.collectives.words import first_of, load_item, load_word, store_item
+from pgas.kernels.collectives.words import first_of, in_batches, load_eight, load_item, load_word, store_item
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
-from pgas.kernels.ops.team import after, member, rank_of, size_of
+from pgas.kernels.ops.team import after, member, rank_of, size_of, wrapped
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy, flag
 from pgas.kernels.scope import WARP, Scope
@@ -27,7 +27,9 @@ from pgas.kernels.window import remote
 _LINE, _WORD, _WARP = constant(16), constant(layout.WORD), constant(32)
 _ARRIVED, _DONE = constant(layout.ARRIVED), constant(layout.DONE)
 _EQ = constant(Comparison.EQ)
-_0, _1, _2, _7, _BELOW_LINE, _32 = (constant(c) for c in (0, 1, 2, 7, 15, 32))
+#: Minimum number of bytes of a broadcast of which each member loads a slice; below it, their further flight takes longer than it saves.
+_RELAYED = constant(1 << 20)
+_0, _1, _2, _3, _4, _5, _6, _7, _BELOW_LINE, _32 = (constant(c) for c in (0, 1, 2, 3, 4, 5, 6, 7, 15, 32))
 
 
 @functools.cache
@@ -104,21 +106,28 @@ def line_at(c, epoch, q):
 @functools.cache
 def send_same(scope: Scope, unit: int) -> Any:
     """Strategy.send_same()."""
-    load, rank, size = load_word(unit), scope.rank, scope.size
+    load, eight, batches, rank, size = load_word(unit), load_eight(unit), in_batches(scope), scope.rank, scope.size
 
     @device
     def send(op, c, epoch, source, nbytes):
         entry = c[1]
         n, me = size_of(entry), rank_of(entry)
         to = line_at(c, epoch, me)
-        i = u64(rank())
+        i, step = u64(rank()), u64(size())
+        while batches and (i + _7 * step) * _WORD + _WORD <= nbytes:
+            words = eight(source + i * _WORD, step * _WORD, nbytes - i * _WORD)
+            q = me
+            for _ in range(n - 1):
+                q = after(q, n)
+                _store_lines(remote(to, member(entry, q)) + i * _LINE, step * _LINE, words, u32(epoch))
+            i += _7 * step + step
         while i * _WORD < nbytes:
             word = load(source + i * _WORD, nbytes - i * _WORD)
             q = me
             for _ in range(n - 1):
                 q = after(q, n)
                 ptx.st_line(remote(to, member(entry, q)) + i * _LINE, word, u32(epoch))
-            i += u64(size())
+            i += step
 
     return send
 
@@ -126,7 +135,7 @@ def send_same(scope: Scope, unit: int) -> Any:
 @functools.cache
 def send_each(scope: Scope, unit: int) -> Any:
     """Strategy.send_each()."""
-    load, first, size = load_word(unit), first_of(scope), scope.size
+    load, eight, batches, first, size = load_word(unit), load_eight(unit), in_batches(scope), first_of(scope), scope.size
 
     @device
     def send(op, c, epoch, source, step, nbytes):
@@ -137,12 +146,29 @@ def send_each(scope: Scope, unit: int) -> Any:
         for k in range(1, n):
             q = after(q, n)
             there, here = remote(to, member(entry, q)), source + u64(q) * step
-            i = first(k)
+            i, stride = first(k), u64(size())
+            while batches and (i + _7 * stride) * _WORD + _WORD <= nbytes:
+                words = eight(here + i * _WORD, stride * _WORD, nbytes - i * _WORD)
+                _store_lines(there + i * _LINE, stride * _LINE, words, u32(epoch))
+                i += _7 * stride + stride
             while i * _WORD < nbytes:
                 ptx.st_line(there + i * _LINE, load(here + i * _WORD, nbytes - i * _WORD), u32(epoch))
-                i += u64(size())
+                i += stride
 
     return send
+
+
+@device
+def _store_lines(to, step, words, epoch):
+    """Store eight words as lines at to, to + step, ..."""
+    ptx.st_line(to, words[0], epoch)
+    ptx.st_line(to + step, words[1], epoch)
+    ptx.st_line(to + _2 * step, words[2], epoch)
+    ptx.st_line(to + _3 * step, words[3], epoch)
+    ptx.st_line(to + _4 * step, words[4], epoch)
+    ptx.st_line(to + _5 * step, words[5], epoch)
+    ptx.st_line(to + _6 * step, words[6], epoch)
+    ptx.st_line(to + _7 * step, words[7], epoch)
 
 
 @functools.cache
@@ -219,6 +245,40 @@ def await_line(op, at, epoch):
     return u64(low) | u64(high) << _32
 
 
+@device
+def _four_lines(at, step, epoch):
+    """Load four lines. Return whether all are of the epoch, and their words."""
+    flag = u32(epoch)
+    a0, a, a1, a_ = ptx.ld_line(at)
+    b0, b, b1, b_ = ptx.ld_line(at + step)
+    c0, c, c1, c_ = ptx.ld_line(at + _2 * step)
+    d0, d, d1, d_ = ptx.ld_line(at + _3 * step)
+    old = (a ^ flag) | (a_ ^ flag) | (b ^ flag) | (b_ ^ flag) | (c ^ flag) | (c_ ^ flag) | (d ^ flag) | (d_ ^ flag)
+    words = u64(a0) | u64(a1) << _32, u64(b0) | u64(b1) << _32, u64(c0) | u64(c1) << _32, u64(d0) | u64(d1) << _32
+    return u32(old) == u32(0), words
+
+
+@functools.cache
+def eight() -> Any:
+    """Strategy.eight(): all lines are in flight at a time."""
+
+    @device
+    def eight(op, c, epoch, q, i, step):
+        at, s = line_at(c, epoch, q) + i * _LINE, step * _LINE
+        there, x = _four_lines(at, s, epoch)
+        also, y = _four_lines(at + _4 * s, s, epoch)
+        if not (there and also):
+            k = _0
+            while k <= _7:
+                await_line(op, at + k * s, epoch)
+                k += _1
+            _, x = _four_lines(at, s, epoch)
+            _, y = _four_lines(at + _4 * s, s, epoch)
+        return x[0], x[1], x[2], x[3], y[0], y[1], y[2], y[3]
+
+    return eight
+
+
 @functools.cache
 def word() -> Any:
     """Strategy.word()."""
@@ -241,7 +301,7 @@ def exchange(scope: Scope, unit: int, piece: Any) -> Any:
     def exchange(op, c, epoch, request):
         entry = c[1]
         n, me = size_of(entry), rank_of(entry)
-        q = me
+        q = u32((me + ptx.block_rank()) % n)  # while some blocks copy this PE's own piece, others use the links
         for _ in range(n):
             q = after(q, n)
             to, source, nbytes = piece(c, q, request)
@@ -256,49 +316,89 @@ def exchange(scope: Scope, unit: int, piece: Any) -> Any:
 
 @device
 def own_place(c, q, request):
-    """The piece of exchange() in an fcollect. request: dest, source, bytes of each member."""
-    dest, source, nbytes = request
-    return dest + u64(rank_of(c[1])) * nbytes, source, nbytes
+    """The piece of exchange() in an fcollect. request: see call.body_of()."""
+    dest, source, nbytes, step = request
+    return dest + u64(rank_of(c[1])) * step, source, nbytes
 
 
 @functools.cache
 def fcollect(scope: Scope, unit: int) -> Any:
     """Strategy.fcollect()."""
-    to_all = exchange(scope, unit, own_place)
-
-    @device
-    def fcollect(op, c, epoch, dest, source, nbytes):
-        to_all(op, c, epoch, (dest, source, nbytes))
-
-    return fcollect
+    return exchange(scope, unit, own_place)
 
 
 @functools.cache
 def broadcast(scope: Scope, unit: int) -> Any:
-    """Strategy.broadcast(): members load from the root's source concurrently, because the root's SM would limit stores to all of them."""
+    """Strategy.broadcast(): members load from the root's source concurrently, because the root's SM would limit stores to all of them.
+
+    Each of n members would load all of a large message, which the root's links limit. There each of the n - 1 others loads one slice and
+    stores it into the dests of all of them, so that each byte leaves the root once.
+    """
     pull, rank, size, sync = copy(unit, get=True, warp=scope is WARP), scope.rank, scope.size, scope.sync
-    announce, await_all = channel.write_flags(scope, flag), channel.wait_flags(scope)
+    announce, await_all, done = channel.write_flags(scope, flag), channel.wait_flags(scope), _sync_flags(scope, layout.DONE)
 
     @device
-    def broadcast(op, c, epoch, dest, source, nbytes, root):
+    def broadcast(op, c, epoch, dest, source, nbytes, whole, root):
         base, entry = c
-        if root == rank_of(entry):
+        n, me = size_of(entry), rank_of(entry)
+        shared = n > 2 and whole >= _RELAYED and (source | dest) & _BELOW_LINE == _0
+        if root == me:
             if rank() < u32(32):
                 ptx.fence_sys()
             announce(base, entry, _ARRIVED, epoch)
             if dest != source:
                 pull(dest, source, nbytes, u64(rank()), u64(size()), False)
-            await_all(op, base, entry, _DONE, epoch)  # the source may be reused
+            if shared:
+                sync()
+                done(op, c, epoch)
+            else:
+                await_all(op, base, entry, _DONE, epoch)  # the source may be reused
         else:
             if rank() == 0:
                 wait_flag(op, row_of(base, root) + _ARRIVED, epoch)
             sync()
-            pull(dest, remote(source, member(entry, root)), nbytes, u64(rank()), u64(size()), False)
+            origin, taken = remote(source, member(entry, root)), _0
+            if shared:
+                taken = nbytes - (nbytes & _BELOW_LINE)
+                part = (taken // _LINE + u64(n) - _2) // u64(n - 1) * _LINE
+                first = min(u64(wrapped(u32(me + n - root - 1), n)) * part, taken)
+                _relay(entry, root, origin, dest, first + u64(rank()) * _LINE, min(first + part, taken), u64(size()) * _LINE)
+            pull(dest + taken, origin + taken, nbytes - taken, u64(rank()), u64(size()), False)
             sync()
-            if rank() == 0:
+            if shared:
+                done(op, c, epoch)
+            elif rank() == 0:
                 flag(row_of(base, rank_of(entry)) + _DONE, epoch, member(entry, root))
 
     return broadcast
+
+
+@device
+def _relay(entry, root, origin, dest, at, end, step):
+    """Copy pairs of words from origin to dest on all members except the root, at byte offsets at, at + step, ..., below end."""
+    while at + _2 * step + step < end:
+        a = ptx.ld_relaxed_sys_pair(origin + at)
+        b = ptx.ld_relaxed_sys_pair(origin + at + step)
+        c = ptx.ld_relaxed_sys_pair(origin + at + _2 * step)
+        d = ptx.ld_relaxed_sys_pair(origin + at + _2 * step + step)
+        q = rank_of(entry)
+        for _ in range(size_of(entry)):
+            if q != root:
+                to = remote(dest + at, member(entry, q))
+                ptx.st_pair_sys(to, a[0], a[1])
+                ptx.st_pair_sys(to + step, b[0], b[1])
+                ptx.st_pair_sys(to + _2 * step, c[0], c[1])
+                ptx.st_pair_sys(to + _2 * step + step, d[0], d[1])
+            q = after(q, size_of(entry))
+        at += _2 * step + _2 * step
+    while at < end:
+        a = ptx.ld_relaxed_sys_pair(origin + at)
+        q = rank_of(entry)
+        for _ in range(size_of(entry)):
+            if q != root:
+                ptx.st_pair_sys(remote(dest + at, member(entry, q)), a[0], a[1])
+            q = after(q, size_of(entry))
+        at += step
 
 
 def _of_pairs(combine: Combine) -> tuple[Any, Any, Any]:
@@ -324,60 +424,95 @@ def _of_pairs(combine: Combine) -> tuple[Any, Any, Any]:
     return begin, more, end
 
 
+def _of_members(load: Any, begin: Any, more: Any) -> Any:
+    """Make ``total(entry, source, step)``: combine what all members have at source, in their order.
+
+    ``load(at, step)`` loads a member's words, ``begin(words)`` and ``more(acc, words)`` combine them. The words of up to four members are
+    in flight at a time, because a load from a peer takes more than a microsecond.
+    """
+
+    @device
+    def total(entry, source, step):
+        n = size_of(entry)
+        w = load(remote(source, member(entry, u32(0))), step)
+        x = y = z = w
+        if n > 1:
+            x = load(remote(source, member(entry, u32(1))), step)
+        if n > 2:
+            y = load(remote(source, member(entry, u32(2))), step)
+        if n > 3:
+            z = load(remote(source, member(entry, u32(3))), step)
+        acc = begin(w)
+        if n > 1:
+            acc = more(acc, x)
+        if n > 2:
+            acc = more(acc, y)
+        if n > 3:
+            acc = more(acc, z)
+        q = u32(4)
+        while q < n:
+            w = load(remote(source, member(entry, q)), step)
+            if u32(q + u32(1)) < n:
+                x = load(remote(source, member(entry, u32(q + u32(1)))), step)
+            if u32(q + u32(2)) < n:
+                y = load(remote(source, member(entry, u32(q + u32(2)))), step)
+            if u32(q + u32(3)) < n:
+                z = load(remote(source, member(entry, u32(q + u32(3)))), step)
+            acc = more(acc, w)
+            if u32(q + u32(1)) < n:
+                acc = more(acc, x)
+            if u32(q + u32(2)) < n:
+                acc = more(acc, y)
+            if u32(q + u32(3)) < n:
+                acc = more(acc, z)
+            q = u32(q + u32(4))
+        return acc
+
+    return total
+
+
 @functools.cache
 def _reduce_run(combine: Combine) -> Any:
-    """Make ``run(entry, source, dest, at, end, step, everywhere)``: combine pairs at byte offsets at, at + step, ..., below end.
-
-    Four pairs are combined at a time: one member's pairs are loaded while those of the previous member are added.
-    """
-    begin, more, end_of = _of_pairs(combine)
+    """Make ``run(entry, source, dest, at, end, step, everywhere)``: combine pairs at byte offsets at, at + step, ..., below end."""
+    first, add, last = _of_pairs(combine)
 
     @device
-    def load(origin, step):
-        a0, a1 = ptx.ld_relaxed_sys_pair(origin)
-        b0, b1 = ptx.ld_relaxed_sys_pair(origin + step)
-        c0, c1 = ptx.ld_relaxed_sys_pair(origin + _2 * step)
-        d0, d1 = ptx.ld_relaxed_sys_pair(origin + _2 * step + step)
-        return a0, a1, b0, b1, c0, c1, d0, d1
+    def load_one(at, step):
+        return ptx.ld_relaxed_sys_pair(at)
 
     @device
-    def four(entry, source, step):
-        n = size_of(entry)
-        found = load(remote(source, member(entry, u32(0))), step)
-        acc = begin(found[0], found[1]), begin(found[2], found[3]), begin(found[4], found[5]), begin(found[6], found[7])
-        if n > 1:
-            found = load(remote(source, member(entry, u32(1))), step)
-        for q in range(2, n + 1):
-            ready = found
-            if q < n:
-                found = load(remote(source, member(entry, u32(q))), step)
-            acc = (
-                more(acc[0], ready[0], ready[1]), more(acc[1], ready[2], ready[3]),
-                more(acc[2], ready[4], ready[5]), more(acc[3], ready[6], ready[7]),
-            )  # fmt: skip
-        return end_of(acc[0]), end_of(acc[1]), end_of(acc[2]), end_of(acc[3])
+    def begin_one(words):
+        return first(words[0], words[1])
 
     @device
-    def one(entry, source):
-        w0, w1 = ptx.ld_relaxed_sys_pair(remote(source, member(entry, u32(0))))
-        acc = begin(w0, w1)
-        for q in range(1, size_of(entry)):
-            w0, w1 = ptx.ld_relaxed_sys_pair(remote(source, member(entry, u32(q))))
-            acc = more(acc, w0, w1)
-        return end_of(acc)
+    def more_of_one(acc, words):
+        return add(acc, words[0], words[1])
+
+    @device
+    def load_two(at, step):
+        a0, a1 = ptx.ld_relaxed_sys_pair(at)
+        b0, b1 = ptx.ld_relaxed_sys_pair(at + step)
+        return a0, a1, b0, b1
+
+    @device
+    def begin_two(words):
+        return first(words[0], words[1]), first(words[2], words[3])
+
+    @device
+    def more_of_two(acc, words):
+        return add(acc[0], words[0], words[1]), add(acc[1], words[2], words[3])
+
+    one, two = _of_members(load_one, begin_one, more_of_one), _of_members(load_two, begin_two, more_of_two)
 
     @device
     def run(entry, source, dest, at, end, step, everywhere):
-        while at + _2 * step + step < end:
-            pairs = four(entry, source + at, step)
-            store_pair(entry, dest + at, pairs[0], everywhere)
-            store_pair(entry, dest + at + step, pairs[1], everywhere)
-            store_pair(entry, dest + at + _2 * step, pairs[2], everywhere)
-            store_pair(entry, dest + at + _2 * step + step, pairs[3], everywhere)
-            at += _2 * step + _2 * step
-        while at < end:
-            store_pair(entry, dest + at, one(entry, source + at), everywhere)
-            at += step
+        while at + step < end:
+            acc = two(entry, source + at, step)
+            store_pair(entry, dest + at, last(acc[0]), everywhere)
+            store_pair(entry, dest + at + step, last(acc[1]), everywhere)
+            at += _2 * step
+        if at < end:
+            store_pair(entry, dest + at, last(one(entry, source + at, step)), everywhere)
 
     return run
 
@@ -453,9 +588,9 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
     pairs, items, item = _reduce_run(combine), _reduce_items(unit, combine), constant(combine.words * layout.WORD)
 
     @device
-    def reducescatter(op, c, epoch, dest, source, nbytes):
+    def reducescatter(op, c, epoch, dest, source, step, nbytes):
         entry = c[1]
-        own = source + u64(rank_of(entry)) * nbytes
+        own = source + u64(rank_of(entry)) * step
         arrive(op, c, epoch)
         sync()
         at = _0

@@ -159,10 +159,11 @@ def fcollect(scope: Scope, unit: int) -> Any:
     await_far = wait_far()
 
     @device
-    def fcollect(op, c, epoch, dest, source, nbytes):
+    def fcollect(op, c, epoch, request):
         base, entry = c
+        dest, source, nbytes, step = request
         me, m = rank_of(entry), size_of(entry) // per_machine(entry)
-        own = dest + u64(me) * nbytes
+        own = dest + u64(me) * step
         i = u32(rank() + u32(1))
         while i < m:
             put(own, source, nbytes, row_of(base, me) + _DONE, epoch, member(entry, behind(entry, i)))
@@ -175,7 +176,7 @@ def fcollect(scope: Scope, unit: int) -> Any:
             if rank() == 0:
                 await_far(op, row_of(base, q) + _DONE, epoch)
             sync()
-            store(entry, dest + u64(q) * nbytes, dest + u64(q) * nbytes, nbytes)
+            store(entry, dest + u64(q) * step, dest + u64(q) * step, nbytes)
         sync()
         notify(c, _DONE, epoch)
         await_near(op, c, _DONE, epoch)
@@ -296,7 +297,7 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
             at += u64(size()) * item
 
     @device
-    def reducescatter(op, c, epoch, dest, source, nbytes):
+    def reducescatter(op, c, epoch, dest, source, step, nbytes):
         base, entry = c
         me, m = rank_of(entry), size_of(entry) // per_machine(entry)
         piece = window.STAGING_PART // u64(m) // _PAIR * _PAIR
@@ -307,8 +308,8 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
             count, mine = min(piece, nbytes - offset), posted.part_of(c, epoch, me)
             for d in range(1, m):
                 q = behind(entry, u32(d))
-                add(entry, mine + u64(d) * piece, False, source + u64(q) * nbytes + offset, count)
-            add(entry, dest + offset, False, source + u64(me) * nbytes + offset, count)
+                add(entry, mine + u64(d) * piece, False, source + u64(q) * step + offset, count)
+            add(entry, dest + offset, False, source + u64(me) * step + offset, count)
             sync()
             i = u32(rank() + u32(1))
             while i < m:

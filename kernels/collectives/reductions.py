@@ -5,7 +5,7 @@ from typing import Any
 
 from pgas.kernels import layout, operation, state, window
 from pgas.kernels.codes import OPERATIONS, Reduction
-from pgas.kernels.collectives.call import body_of, by_strategy, fitting, pair
+from pgas.kernels.collectives.call import body_of, by_strategy, dividing, fitting, pair
 from pgas.kernels.collectives.operators import Combine, has_locations, identity, location, reduction
 from pgas.kernels.collectives.strategy import Strategy
 from pgas.kernels.collectives.words import combined, store_word
@@ -13,7 +13,7 @@ from pgas.kernels.compiler import address_of, constant, device, element_size, nu
 from pgas.kernels.ops import operands
 from pgas.kernels.ops.team import rank_of, size_of
 from pgas.kernels.refusals import kind_of, refuse
-from pgas.kernels.scope import Scope
+from pgas.kernels.scope import BLOCK, Scope
 
 _0, _WORD = constant(0), constant(layout.WORD)
 _NO_PAIRS, _IN_PLACE = constant(kind_of("no pairs")), constant(kind_of("in place"))
@@ -28,19 +28,19 @@ def operation_of(name: str, op: Any) -> Reduction:
 
 
 def _reduce(scope: Scope, unit: int, combine: Combine) -> Callable[[Strategy], Any]:
-    """Perform an all-reduce. request: dest, source, bytes."""
+    """Perform an all-reduce. request: see call.body_of()."""
 
     def make(strategy: Strategy) -> Any:
         begin, finish, gather, send = strategy.begin(scope), strategy.finish(scope), strategy.gather(scope), strategy.send_same(scope, unit)
         add_up, of_large, release = (
-            combined(scope, unit, combine, strategy.word()),
+            combined(scope, unit, combine, strategy.word(), strategy.eight()),
             strategy.reduce(scope, unit, combine),
             strategy.release(scope),
         )
 
         @device
         def perform(op, c, request):
-            dest, source, nbytes = request
+            dest, source, nbytes, _whole = request
             epoch = begin(op, c)
             if nbytes <= window.LL_BYTES:
                 send(op, c, epoch, source, nbytes)
@@ -58,22 +58,22 @@ def _reduce(scope: Scope, unit: int, combine: Combine) -> Callable[[Strategy], A
 
 
 def _reducescatter(scope: Scope, unit: int, combine: Combine) -> Callable[[Strategy], Any]:
-    """Perform a reduce-scatter. request: dest, source, bytes of dest."""
+    """Perform a reduce-scatter. request: see call.body_of()."""
 
     def make(strategy: Strategy) -> Any:
         begin, finish, gather, send = strategy.begin(scope), strategy.finish(scope), strategy.gather(scope), strategy.send_each(scope, unit)
-        add_up, of_large = combined(scope, unit, combine, strategy.word()), strategy.reducescatter(scope, unit, combine)
+        add_up, of_large = combined(scope, unit, combine, strategy.word(), strategy.eight()), strategy.reducescatter(scope, unit, combine)
 
         @device
         def perform(op, c, request):
-            dest, source, nbytes = request
+            dest, source, nbytes, step = request
             epoch = begin(op, c)
             if nbytes <= window.LL_BYTES:
-                send(op, c, epoch, source, nbytes, nbytes)
+                send(op, c, epoch, source, step, nbytes)
                 gather(op, c, epoch)
-                add_up(op, c, epoch, dest, source + u64(rank_of(c[1])) * nbytes, nbytes, size_of(c[1]))
+                add_up(op, c, epoch, dest, source + u64(rank_of(c[1])) * step, nbytes, size_of(c[1]))
             else:
-                epoch = of_large(op, c, epoch, dest, source, nbytes)
+                epoch = of_large(op, c, epoch, dest, source, step, nbytes)
             finish(op, c, epoch)
 
         return perform
@@ -82,14 +82,14 @@ def _reducescatter(scope: Scope, unit: int, combine: Combine) -> Callable[[Strat
 
 
 def _scan(scope: Scope, unit: int, combine: Combine, identity: int | None) -> Callable[[Strategy], Any]:
-    """Perform a scan in rounds through staging. request: dest, source, bytes. identity: for an exclusive scan, the word for member 0."""
+    """Perform a scan in rounds through staging. request: see call.body_of(). identity: for an exclusive scan, the word for member 0."""
     exclusive, neutral = identity is not None, constant(identity or 0)
 
     def make(strategy: Strategy) -> Any:
         begin, finish = strategy.begin(scope), strategy.finish(scope, one_sided=True)  # no member waits for later members
         gather, send, release = strategy.gather(scope), strategy.send_same(scope, unit), strategy.release(scope)
         add_up, store, rank, size, sync = (
-            combined(scope, unit, combine, strategy.word()),
+            combined(scope, unit, combine, strategy.word(), strategy.eight()),
             store_word(unit),
             scope.rank,
             scope.size,
@@ -105,7 +105,7 @@ def _scan(scope: Scope, unit: int, combine: Combine, identity: int | None) -> Ca
 
         @device
         def perform(op, c, request):
-            dest, source, nbytes = request
+            dest, source, nbytes, _whole = request
             me, offset = rank_of(c[1]), _0
             while offset < nbytes:
                 if offset != _0:
@@ -157,45 +157,73 @@ def _part_of_source(name: str, itemsize: int) -> Any:
     return request
 
 
-def _reducing(plain: str, scope: Scope, request_of: Any, perform_of: Callable[..., Callable[[Strategy], Any]]) -> Callable[..., Any]:
-    """Typing function of ``(team, dest, source, op, channel)``. ``perform_of(scope, unit, op, dtype, combine)`` is for by_strategy()."""
+def _reducing(
+    plain: str, scope: Scope, request_of: Any, perform_of: Callable[..., Callable[[Strategy], Any]], *, divides: bool
+) -> Callable[..., Any]:
+    """Typing function of ``(team, dest, source, op, channel)``, and in a block ``part`` if it ``divides``.
+
+    ``perform_of(scope, unit, op, dtype, combine)`` is for by_strategy().
+    """
     name = plain + scope.suffix
 
-    def typing(team: Any, dest: Any, source: Any, op: Any, channel: Any = 0) -> Any:
+    def make(team: Any, dest: Any, source: Any, op: Any, channel: Any, part: Any) -> Any:
         unit, which = pair(name, team, dest, source, channel), operation_of(name, op)
         operands.computable(name, dest.dtype)
         combine = reduction(name, which, dest.dtype)
         request, contiguous = request_of(name, element_size(dest.dtype)), operands.contiguous(name, dest=dest, source=source)
         strategy = by_strategy(perform_of(scope, unit, which, dest.dtype, combine))
-        perform = device(body_of(name, scope, contiguous, request, strategy))
+        return body_of(name, scope, contiguous, request, strategy, dividing(name, part))
+
+    def typing(team: Any, dest: Any, source: Any, op: Any, channel: Any = 0) -> Any:
+        perform = make(team, dest, source, op, channel, None)
 
         def body(team, dest, source, op, channel=0):
-            perform(team, dest, source, channel)
+            perform(team, dest, source, channel, None)
 
         return body
 
-    return typing
+    def typing_of_block(team: Any, dest: Any, source: Any, op: Any, channel: Any = 0, part: Any = None) -> Any:
+        perform = make(team, dest, source, op, channel, part)
+
+        def body(team, dest, source, op, channel=0, part=None):
+            perform(team, dest, source, channel, part)
+
+        return body
+
+    return typing_of_block if divides and scope is BLOCK else typing
 
 
 def reduce(scope: Scope) -> Callable[..., Any]:
     """Typing function of reduce at a scope."""
-    return _reducing("reduce", scope, _like_source, lambda scope, unit, op, dtype, combine: _reduce(scope, unit, combine))
+    return _reducing("reduce", scope, _like_source, lambda scope, unit, op, dtype, combine: _reduce(scope, unit, combine), divides=True)
 
 
 def reducescatter(scope: Scope) -> Callable[..., Any]:
     """Typing function of reducescatter at a scope."""
-    return _reducing("reducescatter", scope, _part_of_source, lambda scope, unit, op, dtype, combine: _reducescatter(scope, unit, combine))
+    return _reducing(
+        "reducescatter",
+        scope,
+        _part_of_source,
+        lambda scope, unit, op, dtype, combine: _reducescatter(scope, unit, combine),
+        divides=True,
+    )
 
 
 def inscan(scope: Scope) -> Callable[..., Any]:
     """Typing function of inscan at a scope."""
-    return _reducing("inscan", scope, _like_source, lambda scope, unit, op, dtype, combine: _scan(scope, unit, combine, None))
+    return _reducing(
+        "inscan", scope, _like_source, lambda scope, unit, op, dtype, combine: _scan(scope, unit, combine, None), divides=False
+    )
 
 
 def exscan(scope: Scope) -> Callable[..., Any]:
     """Typing function of exscan at a scope."""
     return _reducing(
-        "exscan", scope, _like_source, lambda scope, unit, op, dtype, combine: _scan(scope, unit, combine, identity(op, dtype))
+        "exscan",
+        scope,
+        _like_source,
+        lambda scope, unit, op, dtype, combine: _scan(scope, unit, combine, identity(op, dtype)),
+        divides=False,
     )
 
 
@@ -213,7 +241,7 @@ def best(plain: str, scope: Scope, *, least: bool) -> Callable[..., Any]:
         combine = location(array.dtype, least=least)
         contiguous = operands.contiguous(name, dest=dest, source=source, order=operands.C_ORDER)
         request_of = _like_source(name, element_size(dest.dtype))
-        perform = device(body_of(name, scope, contiguous, request_of, by_strategy(_reduce(scope, unit, combine))))
+        perform = body_of(name, scope, contiguous, request_of, by_strategy(_reduce(scope, unit, combine)), dividing(name, None))
 
         def body(team, dest, source, channel=0):
             if dest.shape[1] != 2:
@@ -221,7 +249,7 @@ def best(plain: str, scope: Scope, *, least: bool) -> Callable[..., Any]:
             elif source.shape[1] != 2:
                 state.fail(_NO_PAIRS, op, _0, address_of(source), _0, u64(source.shape[1]), _SOURCE)
             else:
-                perform(team, dest, source, channel)
+                perform(team, dest, source, channel, None)
 
         return body
 

@@ -50,6 +50,9 @@ class Strategy(Protocol):
     def word(self) -> Any:
         """Make ``word(op, c, epoch, q, i)``: return word i of member q's data."""
 
+    def eight(self) -> Any:
+        """Make ``eight(op, c, epoch, q, i, step)``: return words i, i + step, ..., i + 7 * step of member q's data."""
+
     # Between operands.
 
     def exchange(self, scope: Scope, unit: int, piece: Any) -> Any:
@@ -60,13 +63,19 @@ class Strategy(Protocol):
         """
 
     def fcollect(self, scope: Scope, unit: int) -> Any:
-        """Make ``fcollect(op, c, epoch, dest, source, nbytes)``: an fcollect."""
+        """Make ``fcollect(op, c, epoch, request)``: an fcollect; request: see call.body_of()."""
 
     def broadcast(self, scope: Scope, unit: int) -> Any:
-        """Make ``broadcast(op, c, epoch, dest, source, nbytes, root)``: a broadcast."""
+        """Make ``broadcast(op, c, epoch, dest, source, nbytes, whole, root)``: a broadcast.
+
+        whole: bytes of the message that this call moves a part of.
+        """
 
     def reduce(self, scope: Scope, unit: int, combine: Combine) -> Any:
         """Make ``reduce(op, c, epoch, dest, source, nbytes)``: an all-reduce. Return the epoch of its last round."""
 
     def reducescatter(self, scope: Scope, unit: int, combine: Combine) -> Any:
-        """Make ``reducescatter(op, c, epoch, dest, source, nbytes)``, with the bytes of dest. Return the epoch of its last round."""
+        """Make ``reducescatter(op, c, epoch, dest, source, step, nbytes)``, with the bytes of dest. Return the epoch of its last round.
+
+        step: distance of the members' parts of source.
+        """

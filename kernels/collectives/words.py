@@ -9,9 +9,20 @@ from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.team import rank_of
 from pgas.kernels.scope import Scope
 
-__all__ = ["combined", "copy_words", "first_of", "load_item", "load_word", "store_item", "store_word"]
+__all__ = [
+    "combined",
+    "copy_words",
+    "first_of",
+    "in_batches",
+    "load_eight",
+    "load_item",
+    "load_word",
+    "store_eight",
+    "store_item",
+    "store_word",
+]
 
-_0, _1, _7, _8, _WORD = (constant(c) for c in (0, 1, 7, 8, layout.WORD))
+_0, _1, _2, _3, _4, _5, _6, _7, _8, _WORD = (constant(c) for c in (0, 1, 2, 3, 4, 5, 6, 7, 8, layout.WORD))
 
 
 def _whole(read: Any) -> Any:
@@ -71,6 +82,48 @@ def store_word(unit: int) -> Any:
             while i < end:
                 part(addr + i, word >> (_8 * i))
                 i += _unit
+
+    return store
+
+
+def in_batches(scope: Scope) -> bool:
+    """Whether each thread of a scope moves eight words at a time; a block has enough threads, which would take more registers."""
+    return scope.suffix != "_block"
+
+
+@functools.cache
+def load_eight(unit: int) -> Any:
+    """Make ``load(addr, step, left)``: load the words at addr, addr + step, ..., of which ``left`` or more bytes belong to the operand.
+
+    Eight loads are in flight at a time.
+    """
+    load_one = load_word(unit)
+
+    @device
+    def load(addr, step, left):
+        a, b = load_one(addr, left), load_one(addr + step, left)
+        c, d = load_one(addr + _2 * step, left), load_one(addr + _3 * step, left)
+        e, f = load_one(addr + _4 * step, left), load_one(addr + _5 * step, left)
+        return a, b, c, d, e, f, load_one(addr + _6 * step, left), load_one(addr + _7 * step, left)
+
+    return load
+
+
+@functools.cache
+def store_eight(unit: int) -> Any:
+    """Make ``store(addr, step, words, left)``: store eight words; for the arguments, see load_eight()."""
+    store_one = store_word(unit)
+
+    @device
+    def store(addr, step, words, left):
+        store_one(addr, words[0], left)
+        store_one(addr + step, words[1], left)
+        store_one(addr + _2 * step, words[2], left)
+        store_one(addr + _3 * step, words[3], left)
+        store_one(addr + _4 * step, words[4], left)
+        store_one(addr + _5 * step, words[5], left)
+        store_one(addr + _6 * step, words[6], left)
+        store_one(addr + _7 * step, words[7], left)
 
     return store
 
@@ -142,14 +195,14 @@ def copy_words(scope: Scope, unit: int) -> Any:
 
 
 @functools.cache
-def combined(scope: Scope, unit: int, combine: Combine, word: Any) -> Any:
+def combined(scope: Scope, unit: int, combine: Combine, word: Any, eight: Any) -> Any:
     """Make ``combined(op, c, epoch, dest, own, nbytes, members)``: combine the data of members 0 to members - 1, in their order.
 
-    word: word() of the strategy. own: this member's own data.
+    word, eight: word() and eight() of the strategy. own: this member's own data.
     """
     words, load, store = combine.words, load_item(unit, combine.words), store_item(unit, combine.words)
     first, add, last, rank, size = combine.first, combine.add, combine.last, scope.rank, scope.size
-    each = constant(words)
+    each, load_all, store_all, batches = constant(words), load_eight(unit), store_eight(unit), words == 1 and in_batches(scope)
 
     @device
     def of(op, c, epoch, q, i, own, nbytes):
@@ -158,8 +211,34 @@ def combined(scope: Scope, unit: int, combine: Combine, word: Any) -> Any:
         return word(op, c, epoch, q, i), word(op, c, epoch, q, i + _1) if words == 2 else _0
 
     @device
+    def eight_of(op, c, epoch, q, i, step, own):
+        if q == rank_of(c[1]):
+            return load_all(own + i * _8, step * _8, _8)
+        return eight(op, c, epoch, q, i, step)
+
+    @device
+    def batched(op, c, epoch, dest, own, nbytes, members, i, step):
+        while (i + _7 * step) * _8 + _8 <= nbytes:
+            w = eight_of(op, c, epoch, u32(0), i, step, own)
+            x = first(w[0], _0), first(w[1], _0), first(w[2], _0), first(w[3], _0)
+            y = first(w[4], _0), first(w[5], _0), first(w[6], _0), first(w[7], _0)
+            for q in range(1, members):
+                w = eight_of(op, c, epoch, u32(q), i, step, own)
+                x = add(x[0], w[0], _0), add(x[1], w[1], _0), add(x[2], w[2], _0), add(x[3], w[3], _0)
+                y = add(y[0], w[4], _0), add(y[1], w[5], _0), add(y[2], w[6], _0), add(y[3], w[7], _0)
+            sums = (
+                last(x[0])[0], last(x[1])[0], last(x[2])[0], last(x[3])[0],
+                last(y[0])[0], last(y[1])[0], last(y[2])[0], last(y[3])[0],
+            )  # fmt: skip
+            store_all(dest + i * _8, step * _8, sums, _8)
+            i += _7 * step + step
+        return i
+
+    @device
     def combined(op, c, epoch, dest, own, nbytes, members):
-        i = u64(rank()) * each
+        i, step = u64(rank()) * each, u64(size()) * each
+        if batches:
+            i = batched(op, c, epoch, dest, own, nbytes, members, i, step)
         while i * _8 < nbytes:
             w0, w1 = of(op, c, epoch, u32(0), i, own, nbytes)
             acc = first(w0, w1)
@@ -167,6 +246,6 @@ def combined(scope: Scope, unit: int, combine: Combine, word: Any) -> Any:
                 w0, w1 = of(op, c, epoch, u32(q), i, own, nbytes)
                 acc = add(acc, w0, w1)
             store(dest + i * _8, last(acc), nbytes - i * _8)
-            i += u64(size()) * each
+            i += step
 
     return combined

@@ -383,10 +383,14 @@ def alltoall_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) -
 
 
 @device_function(movement.alltoall(BLOCK))
-def alltoall_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
+def alltoall_block(team: Integer, dest: Any, source: Any, channel: Integer = 0, part: tuple[Integer, Integer] | None = None) -> None:
     """Like alltoall(), but called by all threads of one block on every member; none may have exited.
 
     Synchronizes the block on entry and on return.
+
+    part=(i, k) makes this call part i of k calls that move one message together, each by another block, on another channel: it moves
+    about 1 / k of every member's elements, and completes only those. All members pass the same part on a channel. Example:
+    ``channel=cuda.blockIdx.x, part=(cuda.blockIdx.x, cuda.gridDim.x)``. Without it, the call moves the whole message.
     """
 
 
@@ -433,10 +437,16 @@ def broadcast_warp(team: Integer, dest: Any, source: Any, root: Integer, channel
 
 
 @device_function(movement.broadcast(BLOCK))
-def broadcast_block(team: Integer, dest: Any, source: Any, root: Integer, channel: Integer = 0) -> None:
+def broadcast_block(
+    team: Integer, dest: Any, source: Any, root: Integer, channel: Integer = 0, part: tuple[Integer, Integer] | None = None
+) -> None:
     """Like broadcast(), but called by all threads of one block on every member; none may have exited.
 
     Synchronizes the block on entry and on return.
+
+    part=(i, k) makes this call part i of k calls that move one message together, each by another block, on another channel: it moves
+    about 1 / k of every member's elements, and completes only those. All members pass the same part on a channel. Example:
+    ``channel=cuda.blockIdx.x, part=(cuda.blockIdx.x, cuda.gridDim.x)``. Without it, the call moves the whole message.
     """
 
 
@@ -449,10 +459,14 @@ def fcollect_warp(team: Integer, dest: Any, source: Any, channel: Integer = 0) -
 
 
 @device_function(movement.fcollect(BLOCK))
-def fcollect_block(team: Integer, dest: Any, source: Any, channel: Integer = 0) -> None:
+def fcollect_block(team: Integer, dest: Any, source: Any, channel: Integer = 0, part: tuple[Integer, Integer] | None = None) -> None:
     """Like fcollect(), but called by all threads of one block on every member; none may have exited.
 
     Synchronizes the block on entry and on return.
+
+    part=(i, k) makes this call part i of k calls that move one message together, each by another block, on another channel: it moves
+    about 1 / k of every member's elements, and completes only those. All members pass the same part on a channel. Example:
+    ``channel=cuda.blockIdx.x, part=(cuda.blockIdx.x, cuda.gridDim.x)``. Without it, the call moves the whole message.
     """
 
 

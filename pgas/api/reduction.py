@@ -302,10 +302,14 @@ def reduce_warp(team: Integer, dest: Any, source: Any, op: Any, channel: Integer
 
 
 @device_function(reductions.reduce(BLOCK))
-def reduce_block(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
+def reduce_block(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, part: tuple[Integer, Integer] | None = None) -> None:
     """Like reduce(), but called by all threads of one block on every member; none may have exited.
 
     Synchronizes the block on entry and on return.
+
+    part=(i, k) makes this call part i of k calls that move one message together, each by another block, on another channel: it moves
+    about 1 / k of every member's elements, and completes only those. All members pass the same part on a channel. Example:
+    ``channel=cuda.blockIdx.x, part=(cuda.blockIdx.x, cuda.gridDim.x)``. Without it, the call moves the whole message.
     """
 
 
@@ -318,10 +322,16 @@ def reducescatter_warp(team: Integer, dest: Any, source: Any, op: Any, channel: 
 
 
 @device_function(reductions.reducescatter(BLOCK))
-def reducescatter_block(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0) -> None:
+def reducescatter_block(
+    team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, part: tuple[Integer, Integer] | None = None
+) -> None:
     """Like reducescatter(), but called by all threads of one block on every member; none may have exited.
 
     Synchronizes the block on entry and on return.
+
+    part=(i, k) makes this call part i of k calls that move one message together, each by another block, on another channel: it moves
+    about 1 / k of every member's elements, and completes only those. All members pass the same part on a channel. Example:
+    ``channel=cuda.blockIdx.x, part=(cuda.blockIdx.x, cuda.gridDim.x)``. Without it, the call moves the whole message.
     """
 
 
