@@ -24,7 +24,7 @@ from pgas.perftests.harness.collectives import COLLECTIVES, Buffers, Message, me
 from pgas.perftests.harness.options import OF_COLLECTIVES, Defaults, Options
 from pgas.perftests.harness.team import Case, CollTest, Measured, run_named
 
-__all__ = ["TESTS", "main"]
+__all__ = ["TESTS", "main", "together"]
 
 
 def _each(stream: Any, calls: Sequence[Callable[[], None]]) -> list[float]:
@@ -45,7 +45,7 @@ def _each(stream: Any, calls: Sequence[Callable[[], None]]) -> list[float]:
     return found
 
 
-def _together(stream: Any, calls: Sequence[Callable[[Any], None]], *, graph: bool) -> float:
+def together(stream: Any, calls: Sequence[Callable[[Any], None]], *, graph: bool) -> float:
     """Return the seconds of all calls, which are queued together or launched as a graph. The simulator has no graphs."""
     queue = _captured(stream, calls) if graph and not pgas.SIMULATOR else lambda: _queue(stream, calls)
     pgas.barrier_all()
@@ -87,7 +87,7 @@ def _measure(message: Message, options: Options) -> Measured:
         pgas.barrier_all()
         calls = [functools.partial(call, i) for i in range(iters)]
         if options.cudagraph:
-            seconds = [_together(stream, calls, graph=True) / iters]
+            seconds = [together(stream, calls, graph=True) / iters]
         else:
             pgas.sync_all(stream=stream)
             seconds = _each(stream, [functools.partial(each, stream) for each in calls])
@@ -140,7 +140,7 @@ def _measure_meeting(call: Callable[[Any], None], options: Options) -> Measured:
         pgas.synchronize(stream)
         if (found := int(cell.copy_to_host()[0])) not in (turn, turn + 1):
             fault = f"a call returned before the neighbour's, in the warm-up: turn {turn}, not {found}"
-    seconds = _together(stream, [call] * options.iters, graph=options.cudagraph)
+    seconds = together(stream, [call] * options.iters, graph=options.cudagraph)
     pgas.free(cell)
     return Measured(seconds / options.iters, fault=fault)
 

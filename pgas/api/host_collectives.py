@@ -1,8 +1,9 @@
 """Collectives of teams called on the host, immediately or with ``stream=`` in stream order, where a graph may capture them.
 
-A call launches a kernel of one block, which calls the ``_block`` form. (A kernel of the program's own, with several blocks on several
-channels, moves large messages faster.) All members must call, in the same order on a channel. Without ``channel=``, a call uses a channel
-that kernels cannot use. Calls on one team and channel must not overlap: on two streams, use two channels.
+A call launches a kernel, whose blocks call the ``_block`` form, each with a part of the message, on channels that kernels cannot use. How
+many blocks alltoall, broadcast, fcollect, reduce, and reducescatter have depends on the size of the message if members map each other's
+memory (pgas/job/blocks.py; PGAS_HOST_BLOCKS). All others have one. So do calls with ``channel=``, which use that channel. All members must
+call, in the same order on a channel. Calls on one team and channel must not overlap: on two streams, use two channels.
 
 Without ``stream``, a call waits for its kernel, so dest is complete on return. With ``stream``, it returns immediately; later work in the
 stream may read dest and reuse source. The call raises a TypeError or ValueError and has no effect if the team is None, an array is not
@@ -26,12 +27,13 @@ from pgas.base import parameters
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import about
 from pgas.job import runtime
+from pgas.job.blocks import TABLE
 from pgas.job.memory import teams
 from pgas.kernels import layout, refusals
 from pgas.kernels.codes import OPERATIONS, Reduction
 from pgas.kernels.collectives import movement as collectives
 from pgas.kernels.collectives.operators import has_locations, lacking
-from pgas.kernels.compiler import is_float8
+from pgas.kernels.compiler import cuda, is_float8
 from pgas.kernels.compiler.binding import HOST_FORMS, device_function
 from pgas.kernels.scope import BLOCK
 
@@ -45,6 +47,24 @@ _OF_OP = ("reduce", "reducescatter", "inscan", "exscan")
 
 
 @functools.cache
+def _dividing(function: Callable[..., Any], *, rooted: bool) -> Kernel:
+    """Make a kernel whose blocks call a collective, each with its part. rooted: whether it takes a root."""
+    if rooted:
+
+        def kernel(team, dest, source, root, channel):  # type: ignore[no-untyped-def]
+            block = cuda.blockIdx.x
+            function(team, dest, source, root, channel + block, (block, cuda.gridDim.x))
+
+    else:
+
+        def kernel(team, dest, source, channel):  # type: ignore[no-untyped-def,misc]
+            block = cuda.blockIdx.x
+            function(team, dest, source, channel + block, (block, cuda.gridDim.x))
+
+    return on_stream(kernel, function, _THREADS)
+
+
+@functools.cache
 def _kernel(function: Callable[..., Any]) -> Kernel:
     """Make a kernel that calls a collective. It takes one tuple of arguments."""
 
@@ -55,11 +75,18 @@ def _kernel(function: Callable[..., Any]) -> Kernel:
 
 
 @functools.cache
-def _reducing(function: Callable[..., Any], op: Any) -> Kernel:
-    """Make a kernel that calls a reduction and is compiled for its op."""
+def _reducing(function: Callable[..., Any], op: Any, *, divides: bool) -> Kernel:
+    """Make a kernel that calls a reduction and is compiled for its op. divides: whether its blocks do so, each with its part."""
+    if divides:
 
-    def kernel(team, dest, source, channel):  # type: ignore[no-untyped-def]
-        function(team, dest, source, op, channel)
+        def kernel(team, dest, source, channel):  # type: ignore[no-untyped-def]
+            block = cuda.blockIdx.x
+            function(team, dest, source, op, channel + block, (block, cuda.gridDim.x))
+
+    else:
+
+        def kernel(team, dest, source, channel):  # type: ignore[no-untyped-def,misc]
+            function(team, dest, source, op, channel)
 
     return on_stream(kernel, function, _THREADS)
 
@@ -150,10 +177,20 @@ def _channel(name: str, team: teams.Record, channel: Any) -> int:
     return int(channel)
 
 
+def _blocks(name: str, team: teams.Record, values: dict[str, Any]) -> int:
+    """Return the number of blocks for a message."""
+    if not team.near:
+        return 1
+    argument = "dest" if name == "reducescatter" else "source"
+    operand = Operand.of(name, argument, values[argument])
+    nbytes = operand.size * operand.dtype.itemsize // (len(team.pes) if name == "alltoall" else 1)
+    return min(runtime.current().blocks.of(name, nbytes), team.host_channels)
+
+
 def _form(name: str) -> Callable[..., Any]:
     module = collective if hasattr(collective, name) else reduction
     stub, block = getattr(module, name), getattr(module, f"{name}_block")
-    call = inspect.signature(stub)
+    call, divides = inspect.signature(stub), name in TABLE
 
     def form(*args: Any, **kwargs: Any) -> None:
         values = parameters.bound(name, call, args, kwargs)
@@ -163,8 +200,12 @@ def _form(name: str) -> Callable[..., Any]:
         channel = _channel(name, record, values.pop("channel")) if "channel" in values else layout.HOST_CHANNEL
         if "dest" in values:
             _check(name, record, values)
+        blocks = _blocks(name, record, values) if divides and channel == layout.HOST_CHANNEL else 1
         if name in _OF_OP:
-            enqueue(_reducing(block, values["op"]), 1, _THREADS, stream, team, values["dest"], values["source"], channel, wait=True)
+            kernel = _reducing(block, values.pop("op"), divides=divides)
+            enqueue(kernel, blocks, _THREADS, stream, *values.values(), channel, wait=True)
+        elif divides:
+            enqueue(_dividing(block, rooted="root" in values), blocks, _THREADS, stream, *values.values(), channel, wait=True)
         else:
             enqueue(_kernel(block), 1, _THREADS, stream, (*values.values(), channel), wait=True)
 
@@ -172,7 +213,7 @@ def _form(name: str) -> Callable[..., Any]:
 
 
 @device_function(collectives.fcollect(BLOCK, notes=True))
-def _fcollect_notes(team: Any, dest: Any, source: Any, channel: Any = 0) -> None:
+def _fcollect_notes(team: Any, dest: Any, source: Any, channel: Any = 0, part: Any = None) -> None:
     """Like fcollect_block(), but in team memory."""
 
 

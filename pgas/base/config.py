@@ -117,6 +117,25 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",") if part.strip())
 
 
+def _blocks(text: str) -> tuple[tuple[str, int, int], ...]:
+    """Parse numbers of blocks by collective and bytes; one number is that of every collective and size."""
+    rows = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, rest = part.rpartition("=")
+        nbytes, _, count = rest.rpartition(":")
+        if (name not in COLLECTIVES and not (name == "" and nbytes == "")) or not re.fullmatch("[1-9][0-9]{0,2}", count, re.ASCII):
+            raise ValueError(
+                f"must be a number of blocks, or some of COLLECTIVE=BYTES:BLOCKS, separated by commas, such as reduce=64K:16; "
+                f"COLLECTIVE is {', '.join(COLLECTIVES[:-1])} or {COLLECTIVES[-1]}, BLOCKS 1 to 999"
+            )
+        rows += [(each, parse_size(nbytes) if nbytes else 0, int(count)) for each in ([name] if name else COLLECTIVES)]
+    return tuple(rows)
+
+
+#: Collectives whose messages several blocks divide among them, when the host calls.
+COLLECTIVES = ("alltoall", "broadcast", "fcollect", "reduce", "reducescatter")
+
+
 def _seed(text: str) -> int | None:
     if text == "":
         return None
@@ -408,6 +427,14 @@ VARIABLES: dict[str, Variable] = {
             "16",
             "default number of channels per team, that is, of blocks that can call its collectives concurrently: 1 to 256",
             "integer",
+        ),
+        Variable(
+            "PGAS_HOST_BLOCKS",
+            _blocks,
+            "",
+            "number of blocks of collectives called on the host: a number, or rows COLLECTIVE=BYTES:BLOCKS, such as "
+            "reduce=0:1,reduce=64K:16, for more than that many bytes between two PEs; if empty, a measured table",
+            "integer or rows",
         ),
         Variable(
             "PGAS_LL_BYTES",

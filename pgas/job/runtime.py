@@ -20,6 +20,7 @@ from pgas.base.agreement import everywhere
 from pgas.base.backend import SIMULATOR, say_where
 from pgas.base.errors import BootstrapError, HeapError, PgasError, PgasWarning, about, again
 from pgas.job import growth
+from pgas.job.blocks import Blocks
 from pgas.job.bootstrap import protocol, rendezvous
 from pgas.job.bootstrap.calls import Collective, enough_files
 from pgas.job.bootstrap.processes import Process
@@ -106,7 +107,7 @@ class Job(Collective):
         bounds = self._step(lambda: growth.Bounds.of(requested))
         self.info, self.timeout_s = "info" in requested["PGAS_DEBUG"], requested["PGAS_TIMEOUT"]
         self._choose_paths(requested)
-        plan = self._step(lambda: teams.Plan.of(self.n_pes, requested))
+        plan, self.blocks = self._step(lambda: teams.Plan.of(self.n_pes, requested)), Blocks(requested["PGAS_HOST_BLOCKS"])
         heap_size = whole_pages(requested["PGAS_SYMMETRIC_SIZE"])
         self._create_memory(requested, plan.nbytes, heap_size)
         self.teams = self._step(lambda: teams.Teams(self.memory, self.my_pe, plan, self.machines, self.paths.nodes))

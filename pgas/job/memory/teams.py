@@ -33,6 +33,9 @@ _EPOCH = 1
 #: Predefined teams, and teams of all PEs that programs can make by default, unless those take more bytes; _FEWEST teams always have room.
 _DEFAULT_TEAMS, _DEFAULT_BYTES, _FEWEST = len(PREDEFINED) + 32, 512 << 20, len(PREDEFINED) + 4
 
+#: Channels for the host's calls: for each of a team's channels, and maximum number by the number of members (their channels are large).
+_HOST_CHANNELS, _HOST_PARTS = 4, 256
+
 #: Bytes of a pair of words.
 _PAIR_BYTES = 2 * layout.WORD
 
@@ -84,13 +87,22 @@ class Plan:
         """Return the bytes of a channel of a team: head, rows, and two halves of staging."""
         return self.staging_offset(members) + 2 * members * 2 * self.ll_bytes
 
+    @staticmethod
+    def host_channels(members: int, channels: int) -> int:
+        """Return the number of channels of a team that only the host's calls use, one for each block of a call."""
+        return max(1, min(_HOST_CHANNELS * channels, _HOST_PARTS // members))
+
+    def all_channels(self, members: int, channels: int) -> int:
+        """Return the number of channels of a team, including the host's."""
+        return channels + self.host_channels(members, channels)
+
     def team_bytes(self, members: int, channels: int) -> int:
         """Return the bytes of a team: channels, list of members, notes of members."""
         return self.list_offset(members, channels) + _line(4 * members) + (members + 1) * _line(NOTE_BYTES)
 
     def list_offset(self, members: int, channels: int) -> int:
         """Return the offset of the list of members in a team's memory."""
-        return (channels + 1) * self.channel_bytes(members)
+        return self.all_channels(members, channels) * self.channel_bytes(members)
 
     def notes_offset(self, members: int, channels: int) -> int:
         """Return the offset of the members' notes in a team's memory; this PE's outgoing note follows the last."""
@@ -154,6 +166,8 @@ class Record:
     channels: int
     first_unit: int
     where: str  #: the line of the program that made it; "" for predefined teams
+    near: bool = False  #: whether every member maps every member's memory
+    host_channels: int = 1  #: number of further channels, which only the host's calls use
 
 
 class Handle(int):
@@ -214,24 +228,24 @@ class Teams:
 
     def _enter(self, number: int, pes: tuple[int, ...], channels: int, first_unit: int, where: str, units: int) -> None:
         self.room = Room(self.room.numbers & ~(1 << number), self.room.units & ~((1 << units) - 1 << first_unit))
-        self.records[number] = Record(pes, channels, first_unit, where)
+        near = all(pe in self._near for pe in pes)
+        self.records[number] = Record(pes, channels, first_unit, where, near, self.plan.host_channels(len(pes), channels))
         self._prepare(number)
 
     def _prepare(self, number: int) -> None:
         """Write a team's memory (zero flags and staging, list of members) and its entry for kernels."""
         record = self.records[number]
         pes, base, size = record.pes, self._address(record), self.plan.channel_bytes(len(record.pes))
-        count = record.channels + 1
+        count = record.channels + record.host_channels
         self._memory.fill(base, count * size, 0)
         for channel in range(count):
             self._memory.write(base + channel * size + layout.EPOCH, struct.pack("<Q", _EPOCH))
         listed = base + self.plan.list_offset(len(pes), record.channels)
         self._memory.write(listed, struct.pack(f"<{len(pes)}I", *pes))
-        near = all(pe in self._near for pe in pes)
         words = {
             layout.TEAM_SIZE: len(pes), layout.TEAM_RANK: pes.index(self._me),
             layout.CHANNEL_BYTES: size, layout.CHANNEL_COUNT: record.channels,
-            layout.STAGING_OFFSET: self.plan.staging_offset(len(pes)), layout.TEAM_NEAR: int(near),
+            layout.STAGING_OFFSET: self.plan.staging_offset(len(pes)), layout.TEAM_NEAR: int(record.near),
             layout.TEAM_PER_MACHINE: self._per_machine(pes),
         }  # fmt: skip
         entry = layout.TEAMS + number * layout.TEAM_ENTRY
@@ -335,9 +349,9 @@ class Teams:
         for number, record in self.records.items():
             members, base = len(record.pes), self._address(record)
             channel, offset = divmod(address - base, self.plan.channel_bytes(members))
-            if not 0 <= channel < record.channels + 1:
+            if not 0 <= channel < record.channels + record.host_channels:
                 continue
-            name = f"channel {channel}" if channel < record.channels else "the host's channel"
+            name = f"channel {channel}" if channel < record.channels else f"the host's channel {channel - record.channels}"
             staging = offset - self.plan.staging_offset(members)
             if staging >= 0:
                 return number, name, staging // (2 * self.plan.ll_bytes) % members, "data"
