@@ -47,6 +47,8 @@ def _calls(stream: Any) -> dict[str, Callable[[], Any]]:
     words, sig = pgas.zeros(1, np.int64), pgas.zeros(1, np.uint64)
     others, own = cuda.jit(_store), cuda.device_array(_SIZE, np.float32)
     ours = pgas.jit(_store)
+    put = pgas.put.bind(dest, source, peer, stream=stream)
+    reduce = pgas.reduce.bind(team, dest, source, pgas.SUM, stream=stream)
     configured, bound = _nothing[1, 32, stream], _nothing[1, 32, stream].bind(dest, source, 1)
     return {
         "numba.cuda launch": lambda: others[1, 32, stream](own),
@@ -63,6 +65,7 @@ def _calls(stream: Any) -> dict[str, Callable[[], Any]]:
         "p": lambda: pgas.p(words, 0, 1, peer, stream=stream),
         "atomic_add": lambda: pgas.atomic_add(words, 0, 1, peer, stream=stream),
         "put": lambda: pgas.put(dest, source, peer, stream=stream),
+        "put, bound": put,
         "put of a slice": lambda: pgas.put(dest, source[: _SIZE // 2], peer, stream=stream),
         "get": lambda: pgas.get(dest, source, peer, stream=stream),
         "put_signal": lambda: pgas.put_signal(dest, source, sig, 0, 1, pgas.SIGNAL_SET, peer, stream=stream),
@@ -72,6 +75,7 @@ def _calls(stream: Any) -> dict[str, Callable[[], Any]]:
         "fcollect": lambda: pgas.fcollect(team, wide, source, stream=stream),
         "alltoall": lambda: pgas.alltoall(team, wide, source, stream=stream),
         "reduce": lambda: pgas.reduce(team, dest, source, pgas.SUM, stream=stream),
+        "reduce, bound": reduce,
         "reducescatter": lambda: pgas.reducescatter(team, dest, wide, pgas.SUM, stream=stream),
         "synchronize(), nothing to wait for": pgas.synchronize,
         "quiet() without a stream": pgas.quiet,

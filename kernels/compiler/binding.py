@@ -9,17 +9,18 @@ Calls on the host that launch kernels are bound later (``HOST_FORMS``): the modu
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
 from pgas.base import parameters
 from pgas.kernels.compiler import backend
 
-__all__ = ["HOST_FORMS", "Index", "Integer", "array_function", "device_function"]
+__all__ = ["BINDER", "HOST_FORMS", "HostFunction", "Index", "Integer", "array_function", "device_function"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_R_co = TypeVar("_R_co", covariant=True)
 
 #: Types of an integer of Python or NumPy, and of the index of an element.
 Integer = int | np.integer
@@ -27,9 +28,25 @@ Index = Integer | tuple[Integer, ...]
 
 #: Functions for calls outside kernels, by stub name (pgas/api/host_ops.py).
 HOST_FORMS: dict[str, Callable[..., Any]] = {}
+#: The function that binds such a call: of the stub's name, its form, and the arguments (pgas/api/bound.py).
+BINDER: list[Callable[..., Any]] = []
 
 
-def device_function(typing: Callable[..., Any], host: Callable[..., Any] | None = None) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+class HostFunction(Protocol[_P, _R_co]):
+    """The type of a public function, for type checkers."""
+
+    __name__: str
+
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R_co: ...
+
+    def bind(self, *args: _P.args, **kwargs: _P.kwargs) -> Callable[[], None]:
+        """Check a call on a stream, and return it; see "Repeated calls" in docs/graphs.md."""
+        ...
+
+
+def device_function(
+    typing: Callable[..., Any], host: Callable[..., Any] | None = None
+) -> Callable[[Callable[_P, _R_co]], HostFunction[_P, _R_co]]:
     """Bind a documented stub to ``typing``, which has the same parameters, gets the types of the operands, and returns the body.
 
     Keyword-only parameters of the stub are available only on the host.
@@ -37,7 +54,7 @@ def device_function(typing: Callable[..., Any], host: Callable[..., Any] | None 
     Outside a kernel, a call runs the stub's function in HOST_FORMS, otherwise ``host``; if there is neither, it raises TypeError.
     """
 
-    def bind(stub: Callable[_P, _R]) -> Callable[_P, _R]:
+    def bind(stub: Callable[_P, _R_co]) -> HostFunction[_P, _R_co]:
         if list(parameters.in_kernels(stub).parameters) != list(inspect.signature(typing).parameters):
             raise TypeError(f"{stub.__name__}: stub and typing function have different parameters")
 
@@ -48,9 +65,18 @@ def device_function(typing: Callable[..., Any], host: Callable[..., Any] | None 
                 raise TypeError(f"pgas.{stub.__name__} is a device function: call it inside a kernel")
             return parameters.call(stub.__name__, form, args, kwargs)
 
-        return backend.overload(stub, typing, on_host)
+        function: Any = backend.overload(stub, typing, on_host)
+        function.bind = functools.partial(_bind, stub.__name__)
+        return function  # type: ignore[no-any-return]
 
     return bind
+
+
+def _bind(name: str, *args: Any, **kwargs: Any) -> Any:
+    form = HOST_FORMS.get(name)
+    if form is None:
+        raise TypeError(f"pgas.{name}.bind: the host cannot call this function on a stream")
+    return parameters.call(name, BINDER[0], (name, form, args, kwargs), {})
 
 
 def array_function(typing: Callable[..., Any], host: Callable[..., Any]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:

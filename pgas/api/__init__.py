@@ -1,6 +1,6 @@
 """The public API, with its docstrings. ``__all__`` is the stable API; ``pgas`` exports the same names."""
 
-from pgas.api import host_collectives, host_ops, host_waits
+from pgas.api import bound, host_collectives, host_ops, host_waits
 from pgas.api.amo import *
 from pgas.api.collective import *
 from pgas.api.host import *
@@ -21,10 +21,12 @@ from pgas.base.version import __version__
 from pgas.job.health import inquiry
 from pgas.job.memory.array import SymmetricArray
 from pgas.kernels.compiler import cuda
+from pgas.kernels.compiler.binding import BINDER
 
 host_ops.bind()
 host_waits.bind()
 host_collectives.bind()
+BINDER.append(bound.bind)
 tracebacks.install()
 inquiry.survive()
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from pgas.api import collective, reduction
+from pgas.api.bound import remembering
 from pgas.api.host_ops import as_array, enqueue, on_stream
 from pgas.api.jit import Kernel
 from pgas.api.operands import Operand
@@ -241,4 +242,4 @@ def gather(team: int, dest: int, source: int, members: int, nbytes: int) -> None
 def bind() -> None:
     """Give the public functions their host forms."""
     names = ("team_sync", "barrier", "broadcast", "alltoallv", *_OF_ARRAYS, *_OF_OP)
-    HOST_FORMS.update({name: _form(name) for name in names})
+    HOST_FORMS.update({name: remembering(name, _form(name)) for name in names})

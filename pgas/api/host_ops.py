@@ -17,6 +17,9 @@ raises the errors of kernels. ``_nbi`` forms do not wait. ``quiet()`` waits for 
 streams. If such a kernel waits for the call itself, pass a non-blocking stream as ``stream=``. In the simulator, a stream executes each
 call immediately, so a wait for a later call of the same process never ends.
 
+``pgas.put.bind(dest, source, pe, stream=s)``, like ``bind`` of every function that returns no value, checks the call once and returns a
+function without arguments that performs it (docs/graphs.md).
+
 In kernels and on the host, the local operand of put and get may be in any GPU memory over p2p; through a NIC, it must be on the heap or
 registered (pgas.register). synchronize(stream) raises the errors of these calls and of users' kernels.
 """
@@ -31,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from pgas.api import amo, lock, rma, signal, sync, wait
+from pgas.api.bound import is_recording, recording, remembering
 from pgas.api.jit import Kernel, jit
 from pgas.api.operands import Operand
 from pgas.api.values import check_code, check_value
@@ -138,7 +142,12 @@ def _calling(function: Callable[..., Any], *, arguments: bool, returns: bool) ->
 
 
 def enqueue(kernel: Kernel, grid: int, block: int, stream: Any, *args: Any, wait: bool) -> None:
-    """Launch a kernel on a stream. If stream is None, launch it on the default stream and, with ``wait``, wait until it has ended."""
+    """Launch a kernel on a stream. If stream is None, launch it on the default stream and, with ``wait``, wait until it has ended.
+
+    While this thread binds a call, the launch is kept instead (bound.py).
+    """
+    if recording(kernel, (grid, block, stream), args):
+        return
     kernel[grid, block, stream](*args)
     if stream is None and wait:
         runtime.current().synchronize(0)
@@ -311,12 +320,15 @@ def fetched(title: str, kernel: Kernel, dtype: np.dtype, stream: Any, *args: Any
 
     Raises:
         PgasError: the stream is being captured.
+        TypeError: the call is being bound.
     """
     if streams.capturing(stream):
         raise PgasError(f"pgas.{title} cannot be captured, because it waits for the value that it returns; call it in a kernel")
     job = runtime.current()
     address = layout.RESULTS + next(_cells) % layout.N_RESULTS * layout.RESULT_SIZE
     enqueue(kernel, 1, 1, stream, as_array(address, 1, dtype), *args, wait=False)
+    if is_recording():
+        raise TypeError(f"pgas.{title}.bind: the call returns a value and waits for it, so that it cannot be bound")
     job.synchronize(0 if stream is None else stream)
     return np.frombuffer(job.memory.read(address, dtype.itemsize), dtype)[0]
 
@@ -348,26 +360,30 @@ _clear_on_stream = _one_thread(lock.clear_lock)
 
 def bind() -> None:
     """Give the public functions their host forms."""
-    single: list[Callable[..., Any]] = [rma.p, rma.g, signal.signal_fetch, signal.signal_op, signal.signal_wait_until, sync.wait_until]
+    single: list[Callable[..., Any]] = [rma.p, rma.g, signal.signal_fetch, signal.signal_wait_until, sync.wait_until]
     single += [getattr(amo, name) for name in amo.__all__]
     HOST_FORMS.update({function.__name__: _one_thread(function) for function in single})
+    repeated = {
+        "put": _copy("put", _put, wait=True),
+        "put_nbi": _copy("put_nbi", _put, wait=False),
+        "get": _copy("get", _get, wait=True),
+        "get_nbi": _copy("get_nbi", _get, wait=False),
+        "iput": _strided_copy("iput", _iput),
+        "iget": _strided_copy("iget", _iget),
+        "put_signal": _copy_and_signal("put_signal", wait=True),
+        "put_signal_nbi": _copy_and_signal("put_signal_nbi", wait=False),
+        "signal_op": _one_thread(signal.signal_op),
+        "fence": _one_thread(sync.fence),
+        "flush": _one_thread(sync.flush),
+        "quiet_pe": _one_thread(sync.quiet_pe),
+        "quiet": _order(sync.quiet, lambda job: job.complete("pgas.quiet")),
+        "barrier_all": _order(sync.barrier_all, lambda job: job.meet("pgas.barrier_all()")),
+        "sync_all": _order(sync.sync_all, lambda job: job.agree("pgas.sync_all()")),
+    }
+    HOST_FORMS.update({name: remembering(name, form) for name, form in repeated.items()})
     HOST_FORMS.update(
-        put=_copy("put", _put, wait=True),
-        put_nbi=_copy("put_nbi", _put, wait=False),
-        get=_copy("get", _get, wait=True),
-        get_nbi=_copy("get_nbi", _get, wait=False),
-        iput=_strided_copy("iput", _iput),
-        iget=_strided_copy("iget", _iget),
-        put_signal=_copy_and_signal("put_signal", wait=True),
-        put_signal_nbi=_copy_and_signal("put_signal_nbi", wait=False),
         set_lock=_one_thread(lock.set_lock),
         test_lock=_one_thread(lock.test_lock, int),
         clear_lock=_clear_lock,
         test=_one_thread(wait.test, bool),
-        fence=_one_thread(sync.fence),
-        flush=_one_thread(sync.flush),
-        quiet_pe=_one_thread(sync.quiet_pe),
-        quiet=_order(sync.quiet, lambda job: job.complete("pgas.quiet")),
-        barrier_all=_order(sync.barrier_all, lambda job: job.meet("pgas.barrier_all()")),
-        sync_all=_order(sync.sync_all, lambda job: job.agree("pgas.sync_all()")),
     )

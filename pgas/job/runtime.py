@@ -83,6 +83,7 @@ class Job(Collective):
         self._remarks: list[str] = []
         self._ending = contextlib.ExitStack()
         self._deferred: contextlib.ExitStack | None = None
+        self.repeated: dict[str, dict[Any, Any]] = {}  #: by function: calls of the host that may be repeated (pgas/api/bound.py)
         self._formed = self._released = False
         self.heap = Allocator(0)
         self.bootstrap = protocol.find(comm, given)

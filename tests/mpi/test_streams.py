@@ -177,6 +177,71 @@ def test_signals(heap):
     equal(sig, expected)
 
 
+def test_bound_calls(heap):
+    """Each performs what the call does; they share the checks of the call, and notice what has ended."""
+    me, n, right, left = neighbours()
+    stream, world = cuda.stream(), pgas.TEAM_WORLD
+    source, dest, sig = heap.array(np.full(1000, me)), heap.array(np.zeros(1000, np.int64)), heap.array(np.zeros(1, np.uint64))
+    put, reduce = pgas.put.bind(dest, source, right, stream=stream), pgas.reduce.bind(world, dest, source, pgas.SUM, stream=stream)
+    meet, add = pgas.barrier_all.bind(stream=stream), pgas.signal_op.bind(sig, 0, 1, pgas.SIGNAL_ADD, right, stream=stream)
+    assert sig.copy_to_host()[0] == 0  # bind performs nothing
+    for turn in range(3):
+        source[:] = np.full(1000, 10 * turn + me)
+        pgas.barrier_all()
+        for bound, result in ((put, 10 * turn + left), (reduce, 10 * turn * n + sum(range(n)))):
+            bound()
+            meet()
+            pgas.synchronize(stream)
+            assert (dest.copy_to_host() == result).all()
+            pgas.barrier_all()
+        add()
+    meet()
+    pgas.synchronize(stream)
+    assert sig.copy_to_host()[0] == 3
+    assert "pgas.put.bind: stream= is missing" in raised(TypeError, pgas.put.bind, dest, source, right)
+    assert "pgas.put: pe must be" in raised(ValueError, pgas.put.bind, dest, source, n, stream=stream)
+    assert "pgas.g.bind: the call returns a value" in raised(TypeError, pgas.g.bind, dest, 0, right, stream=stream)
+    assert "pgas.put_block.bind: the host cannot call" in raised(TypeError, pgas.put_block.bind, dest, source, right, stream=stream)
+    gone = pgas.zeros(8, np.int64)
+    of_freed = pgas.put.bind(gone, gone, right, stream=stream)
+    pgas.free(gone)
+    assert raised(pgas.HeapError, of_freed) == "pgas.put: an array of this bound call was freed"
+    team = pgas.team_create(list(range(n)))
+    of_team = pgas.team_sync.bind(team, stream=stream)
+    pgas.team_destroy(team)
+    assert "has ended" in raised(pgas.PgasError, of_team)
+
+
+def test_repeated_calls(heap):
+    """A call with the same arguments as before does the same; other arrays, freed arrays and destroyed teams are noticed."""
+    me, n, right, left = neighbours()
+    stream, world = cuda.stream(), pgas.TEAM_WORLD
+    source, dest = heap.array(np.zeros(100, np.int64)), heap.array(np.zeros(100, np.int64))
+    for turn in range(4):
+        source[:] = np.full(100, 10 * turn + me)
+        pgas.barrier_all()
+        pgas.put(dest, source, right, stream=stream)
+        pgas.barrier_all(stream=stream)
+        pgas.synchronize(stream)
+        assert (dest.copy_to_host() == 10 * turn + left).all()
+        pgas.reduce(world, dest, source, pgas.MAX, stream=stream)
+        pgas.synchronize(stream)
+        assert (dest.copy_to_host() == 10 * turn + n - 1).all()
+        pgas.put(dest[turn:], source[:1], me, stream=stream)  # new views, often with the IDs of those before
+        pgas.synchronize(stream)
+        assert dest.copy_to_host()[turn] == 10 * turn + me
+        pgas.barrier_all()
+    gone, team = pgas.zeros(100, np.int64), pgas.team_create(list(range(n)))
+    for _ in range(3):
+        pgas.put(gone, source, right, stream=stream)
+        pgas.team_sync(team, stream=stream)
+    pgas.barrier_all()
+    pgas.free(gone)
+    pgas.team_destroy(team)
+    assert "pgas.put: dest: use after free" in raised(pgas.HeapError, pgas.put, gone, source, right, stream=stream)
+    assert "pgas.team_sync: team" in raised(pgas.PgasError, pgas.team_sync, team, stream=stream)
+
+
 @pytest.mark.parametrize("dtype", [*INTEGERS, np.dtype(np.float32), np.dtype(np.float64)], ids=name_of)
 def test_elements_and_atomics(heap, dtype):
     me, n, right, left = neighbours()

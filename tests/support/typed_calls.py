@@ -18,6 +18,13 @@ def copies(dest: pgas.SymmetricArray, source: Any) -> None:
     pgas.iget(dest, source, 1, 1)  # type: ignore[call-arg]
 
 
+def bound(dest: pgas.SymmetricArray, source: Any) -> None:
+    again = pgas.put.bind(dest, source, 1, stream=0)
+    assert_type(again(), None)
+    pgas.reduce.bind(pgas.TEAM_WORLD, dest, source, pgas.SUM, stream=0)()
+    pgas.put.bind(dest, stream=0)  # type: ignore[call-arg]
+
+
 def elements(dest: pgas.SymmetricArray) -> None:
     pgas.p(dest, 0, 3.5, 1)
     pgas.p(dest, (np.int64(0), 1), 1j, 1)

@@ -1,0 +1,151 @@
+"""Host calls whose launches are kept: those of ``pgas.put.bind(...)`` and its like, and calls that are repeated with the same arguments.
+
+A host call checks its operands, chooses a kernel with its blocks, and converts the arguments. All of this follows from the arguments, so
+that a repeated call need not do it again.
+"""
+
+import enum
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pgas.api.jit import BoundLaunch, Kernel
+from pgas.base import parameters
+from pgas.base.backend import SIMULATOR
+from pgas.base.errors import HeapError, PgasError
+from pgas.job import runtime
+from pgas.job.memory import teams
+from pgas.job.memory.array import SymmetricArray, block_of
+
+if not SIMULATOR:
+    from pgas.kernels.compiler import launches
+
+__all__ = ["BoundCall", "bind", "is_recording", "recording", "remembering"]
+
+#: Maximum number of repeated calls of a function that a job keeps.
+_MOST_REMEMBERED = 32
+
+_of_thread = threading.local()
+
+
+class BoundCall:
+    """A host call on a stream with its operands checked and converted once; calling it performs the operation again."""
+
+    def __init__(self, job: runtime.Job, name: str, args: tuple[Any, ...], found: list[BoundLaunch]) -> None:
+        self._job, self._name, self._launches = job, name, found
+        self._blocks = [block for block in map(block_of, args) if block is not None]
+        self._teams = [(int(arg), job.teams.records.get(arg)) for arg in args if isinstance(arg, teams.Handle)]
+
+    def valid(self, job: runtime.Job) -> bool:
+        """Whether the job, the arrays, and the teams of the call still exist."""
+        for block in self._blocks:
+            if block.freed:
+                return False
+        records = job.teams.records
+        for number, record in self._teams:
+            if records.get(number) is not record:
+                return False
+        return job is self._job
+
+    def __call__(self) -> None:
+        """Perform the operation in stream order, like the call that was bound.
+
+        Raises:
+            HeapError: an array was freed.
+            PgasError: a team was destroyed, or pgas.finalize() has run.
+        """
+        if not self.valid(runtime.current()):
+            if any(block.freed for block in self._blocks):
+                raise HeapError(f"pgas.{self._name}: an array of this bound call was freed")
+            raise PgasError(f"pgas.{self._name}: the team or the job of this bound call has ended")
+        self._perform()
+
+    def _perform(self) -> None:
+        for launch in self._launches:
+            launch()
+
+
+def is_recording() -> bool:
+    """Whether this thread binds a call."""
+    return getattr(_of_thread, "launches", None) is not None
+
+
+def recording(kernel: Kernel, configuration: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
+    """Whether this thread binds a call: then keep the launch instead of performing it."""
+    found = getattr(_of_thread, "launches", None)
+    if found is None:
+        return False
+    found.append(kernel[configuration].bind(*(args if SIMULATOR else launches.unpacked(args))))
+    return True
+
+
+def _bound(name: str, form: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
+    """Check a call, and return it bound."""
+    found: list[BoundLaunch] = []
+    _of_thread.launches = found
+    try:
+        form(*args, **kwargs)
+    finally:
+        _of_thread.launches = None
+    return BoundCall(runtime.current(), name, (*args, *kwargs.values()), found)
+
+
+def bind(name: str, form: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
+    """Return ``pgas.name.bind(*args, **kwargs)``.
+
+    Raises:
+        TypeError: there is no stream, or the function returns a value; and the errors of the call.
+    """
+    if kwargs.get("stream") is None:
+        raise TypeError(f"pgas.{name}.bind: stream= is missing; a bound call is performed in the order of a stream (0: the default stream)")
+    return _bound(name, form, args, kwargs)
+
+
+class _Repeated:
+    """A call that may be repeated: its arguments and, from the second time on, what was bound for them."""
+
+    def __init__(self, args: tuple[Any, ...], stream: Any) -> None:
+        self._args = tuple([weakref.ref(arg) if type(arg) is SymmetricArray else arg for arg in args])
+        self._stream = stream  # kept, because its ID is part of the key
+        self.bound: BoundCall | None = None
+
+    def same(self, args: tuple[Any, ...]) -> bool:
+        """Whether these are the same objects; IDs alone are reused."""
+        for kept, arg in zip(self._args, args, strict=True):
+            if kept is not arg and not (type(kept) is weakref.ref and kept() is arg):
+                return False
+        return True
+
+
+#: Types of arguments that never change.
+_FIXED = (int, np.integer, enum.Enum, SymmetricArray)
+
+
+def remembering(name: str, form: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a host form whose calls on a stream cost what a bound call costs if the arguments are the same objects as before.
+
+    Only calls whose arrays are symmetric arrays are kept, because these never change.
+    """
+
+    def call(*args: Any, stream: Any = None, **kwargs: Any) -> Any:
+        if stream is None or kwargs:
+            return parameters.call(name, form, args, kwargs if stream is None else {**kwargs, "stream": stream})
+        job = runtime.current()
+        of_name = job.repeated.setdefault(name, {})
+        key = (id(stream), *map(id, args))
+        known = of_name.get(key)
+        if known is not None and known.same(args):
+            if known.bound is None:
+                known.bound = _bound(name, form, args, {"stream": stream})
+            if known.bound.valid(job):
+                return known.bound._perform()
+        if all(isinstance(arg, _FIXED) for arg in args):
+            if len(of_name) >= _MOST_REMEMBERED:
+                of_name.clear()
+            of_name[key] = _Repeated(args, stream)
+        return parameters.call(name, form, args, {"stream": stream})
+
+    return call
