@@ -35,7 +35,7 @@ from pgas.job.memory import dlpack
 from pgas.job.memory.array import dtype_of
 from pgas.kernels import window
 from pgas.kernels.compiler import backend, cuda
-from pgas.kernels.compiler.binding import HOST_FORMS
+from pgas.kernels.compiler.binding import BINDER, HOST_FORMS
 from pgas.sass import COMPUTE_CAPABILITY, Built, assemble, compile_ptx
 from pgas.sim import model
 from pgas.transports import registry
@@ -248,6 +248,7 @@ def _pretend(found: Found, n_pes: int) -> None:
     world = pgas.TEAM_WORLD
     runtime.current = lambda: job  # type: ignore[assignment, return-value]
     HOST_FORMS.update(dict.fromkeys(HOST_FORMS, nothing))
+    BINDER[:] = [lambda *_: nothing]
     pretended: dict[str, Callable[..., Any]] = {
         "init": init, "launch": launch, "array": _array, "full": _full, "ones": _ones, "empty": _empty, "zeros": _empty,
         "full_like": _like(_full), "empty_like": _like(_empty), "zeros_like": _like(_empty),

@@ -9,36 +9,34 @@ import pgas
 from pgas import cuda
 
 FROM_ABOVE, FROM_BELOW = 0, 1
+STRIP = 8  # rows that a thread walks down
+
+
+@cuda.jit(device=True)
+def walk(new, old, x, first):
+    """Compute column x of STRIP rows. The thread loads each element of its column once."""
+    above, here = old[first - 1, x], old[first, x]
+    for y in range(first, min(first + STRIP, new.shape[0] - 1)):
+        below = old[y + 1, x]
+        new[y, x] = np.float32(0.25) * (above + below + old[y, x - 1] + old[y, x + 1])
+        above, here = here, below
 
 
 @pgas.jit
-def by_p(new, old, up, down):
-    """Each thread computes an element and, if the element is in a border row, stores it in the neighbor's halo row."""
-    rows, columns = new.shape[0] - 2, new.shape[1]
-    x, y = cuda.grid(2)
-    x, y = x + 1, y + 1
-    if x < columns - 1 and y <= rows:
-        value = np.float32(0.25) * (old[y - 1, x] + old[y + 1, x] + old[y, x - 1] + old[y, x + 1])
-        new[y, x] = value
-        if y == 1:
-            pgas.p(new, (rows + 1, x), value, up)
-        if y == rows:
-            pgas.p(new, (0, x), value, down)
-
-
-@pgas.jit
-def by_put(new, old, up, down):
-    """Each block computes a part of a row and, if the row is a border row, puts it as one message."""
-    rows, columns = new.shape[0] - 2, new.shape[1]
-    first, y = 1 + cuda.blockIdx.x * cuda.blockDim.x, 1 + cuda.blockIdx.y
-    x, end = first + cuda.threadIdx.x, min(first + cuda.blockDim.x, columns - 1)
-    if x < end:
-        new[y, x] = np.float32(0.25) * (old[y - 1, x] + old[y + 1, x] + old[y, x - 1] + old[y, x + 1])
-    cuda.syncthreads()  # the part is complete
-    if y == 1:
-        pgas.put_nbi_block(new[rows + 1, first:end], new[1, first:end], up)
-    if y == rows:
-        pgas.put_nbi_block(new[0, first:end], new[rows, first:end], down)
+def one_step(new, old, up, down, by_p):
+    """A block computes a strip. Elements of border rows go to the neighbors' halo rows, by_p each by its thread, otherwise by its block."""
+    rows, x, first = new.shape[0] - 2, cuda.grid(1), 1 + cuda.blockIdx.y * STRIP
+    left, right = max(cuda.blockIdx.x * cuda.blockDim.x, 1), min((cuda.blockIdx.x + 1) * cuda.blockDim.x, new.shape[1] - 1)
+    if left <= x < right:
+        walk(new, old, x, first)
+        if by_p and first == 1:
+            pgas.p(new, (rows + 1, x), new[1, x], up)
+        if by_p and first + STRIP > rows:
+            pgas.p(new, (0, x), new[rows, x], down)
+    if not by_p and first == 1:  # put_nbi_block waits for all threads of the block
+        pgas.put_nbi_block(new[rows + 1, left:right], new[1, left:right], up)
+    if not by_p and first + STRIP > rows:
+        pgas.put_nbi_block(new[0, left:right], new[rows, left:right], down)
 
 
 @pgas.jit
@@ -47,9 +45,9 @@ def persistent(a, b, signal, up, down, steps):
     rows, columns, grid = a.shape[0] - 2, a.shape[1], cuda.cg.this_grid()
     for step in range(steps):
         old, new = (a, b) if step % 2 == 0 else (b, a)
-        for y in range(1 + cuda.blockIdx.x, rows + 1, cuda.gridDim.x):
+        for first in range(1 + cuda.blockIdx.x * STRIP, rows + 1, cuda.gridDim.x * STRIP):
             for x in range(1 + cuda.threadIdx.x, columns - 1, cuda.blockDim.x):
-                new[y, x] = np.float32(0.25) * (old[y - 1, x] + old[y + 1, x] + old[y, x - 1] + old[y, x + 1])
+                walk(new, old, x, first)
         grid.sync()  # the rows are complete, whichever blocks computed them
         if cuda.blockIdx.x == 0:
             pgas.put_signal_block(new[rows + 1], new[1], signal, FROM_BELOW, step + 1, pgas.SIGNAL_SET, up)
@@ -75,8 +73,7 @@ with pgas.init():
     plate[:, [0, -1]] = np.sin(2 * np.pi * np.arange(args.ny) / (args.ny - 1))[:, None]  # the edges, which do not change
     start = np.take(plate, range(me * rows - 1, me * rows + rows + 1), axis=0, mode="wrap")  # with a halo row above and below
     a, b, signal = pgas.array(start), pgas.array(start), pgas.zeros(2, np.uint64)
-    kernel, tile = (by_p, (32, args.threads // 32)) if args.version == "p" else (by_put, (args.threads, 1))
-    grid = -(-(args.nx - 2) // tile[0]), -(-rows // tile[1])
+    configured, by_p = one_step[(-(-(args.nx - 1) // args.threads), -(-rows // STRIP)), args.threads], args.version == "p"
     for steps in (2, args.steps):  # the first run includes compilation
         a.copy_to_device(start), b.copy_to_device(start), signal.copy_to_device(np.zeros(2, np.uint64))
         pgas.barrier_all()
@@ -85,7 +82,7 @@ with pgas.init():
             pgas.launch(persistent, args.blocks, args.threads, (a, b, signal, up, down, steps))
         else:
             for step in range(steps):
-                kernel[grid, tile](*((b, a) if step % 2 == 0 else (a, b)), up, down)
+                configured(*((b, a) if step % 2 == 0 else (a, b)), up, down, by_p)
                 pgas.barrier_all(stream=0)  # the rows from all PEs have arrived
         pgas.barrier_all()
         seconds = time.perf_counter() - began
