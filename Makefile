@@ -28,24 +28,26 @@ REPORT := build/conformance.json
 PYTEST_SUITE := $(PYTEST) --conformance-report $(REPORT)
 SUITE := $(PYTEST_SUITE) tests/conformance
 # Conformance chapters for three PEs over a NIC (the left and right neighbours differ), for four PEs over p2p, and under weak memory.
-OF_3 := $(addprefix tests/conformance/test_,d_*.py e_*.py f_*.py g_*.py h_*.py i_*.py)
-OF_4 := $(addprefix tests/conformance/test_,e_programs.py f_*.py h_*.py i_*.py)
-WEAK := $(addprefix tests/conformance/test_,d_*.py e_programs.py f_*.py)
+chapters = $(patsubst %,tests/conformance/test_%.py,$(1))
+OF_TEAMS := $(call chapters,teams collectives wrong_collectives)
+OF_3 := $(call chapters,senders signals atomics locks atomic_programs litmus order wait) $(OF_TEAMS)
+OF_4 := $(call chapters,atomic_programs litmus order) $(OF_TEAMS)
+WEAK := $(call chapters,senders signals atomic_programs litmus order)
 # Tests of collectives in which some members run ahead of others. They run on three PEs too: then a member waits for several others, and
 # the order of additions matters.
 AHEAD := "floods or channels or overlap or meetings or place or split or every_op or same_bits"
 # The slowest of them. Over p2p they run on three PEs only.
-LONG := $(addprefix --deselect tests/conformance/test_i_collectives.py::test_,floods blocks_on_channels meetings_between_moves)
+LONG := $(addprefix --deselect $(call chapters,collectives)::test_,floods blocks_on_channels meetings_between_moves)
 # Small and large ones of every form, for weak memory.
-WEAK_COLLECTIVES := $(addprefix tests/conformance/test_i_collectives.py::test_,floods blocks_on_channels meetings_between_moves every_root reductions)
+WEAK_COLLECTIVES := $(addprefix $(call chapters,collectives)::test_,floods blocks_on_channels meetings_between_moves every_root reductions)
 OF_NIC := $(addprefix tests/mpi/test_,nic.py nic_order.py register.py reset.py)
 # What ibgda and ibrc share: make check runs it over ibgda.
 OF_BOTH := $(addprefix tests/mpi/test_,streams.py heap_growth.py)
 # In jobs with two paths: machines as PGAS_PES_PER_NODE counts them, and PEs. Teams of the second one are not regular.
 MACHINES := 2:4 2,1:3 1:3
-OF_TWO_PATHS := $(addprefix tests/conformance/test_,h_*.py i_*.py) $(addprefix tests/mpi/test_,collectives.py two_paths.py)
+OF_TWO_PATHS := $(OF_TEAMS) $(addprefix tests/mpi/test_,collective_limits.py two_paths.py)
 # Chapters that start jobs of their own, and find the same over every transport.
-ALONE := $(addprefix --ignore tests/conformance/test_,a_init.py c_operands.py)
+ALONE := $(addprefix --ignore ,$(call chapters,init operands))
 
 # A guest with Soft-RoCE devices, and what is run in it: the devices themselves, requests of every kind over rxe0, faults.
 RXE := PYTHONPATH=tests:tests/support$(addprefix :,$(PYTHONPATH)) python -m rxe
@@ -151,11 +153,11 @@ conformance: $(VENV)/dev
 	PGAS_TRANSPORT=p2p mpirun -n 4 $(PYTEST_SUITE) $(OF_4)
 	for transport in $(NIC_TRANSPORTS); do export PGAS_TRANSPORT=$$transport; \
 	  mpirun -n 2 $(SUITE) && mpirun -n 3 $(PYTEST_SUITE) $(OF_3) || exit; done
-	for transport in p2p $(NIC_TRANSPORTS); do PGAS_SIM_WEAK=1 PGAS_TRANSPORT=$$transport mpirun -n 2 $(PYTEST_SUITE) $(WEAK) tests/conformance/test_i_collectives.py || exit; done
+	for transport in p2p $(NIC_TRANSPORTS); do PGAS_SIM_WEAK=1 PGAS_TRANSPORT=$$transport mpirun -n 2 $(PYTEST_SUITE) $(WEAK) $(call chapters,collectives) || exit; done
 	for transport in $(addprefix p2p$(COMMA),$(NIC_TRANSPORTS)); do for machines in $(MACHINES); do \
 	  export PGAS_TRANSPORT=$$transport PGAS_PES_PER_NODE=$${machines%:*}; \
 	  mpirun -n $${machines#*:} $(PYTEST_SUITE) -m "not slow" $(OF_TWO_PATHS) && \
-	  PGAS_SIM_WEAK=1 mpirun -n $${machines#*:} $(PYTEST_SUITE) -m "not slow" tests/conformance/test_i_collectives.py || exit; done; done
+	  PGAS_SIM_WEAK=1 mpirun -n $${machines#*:} $(PYTEST_SUITE) -m "not slow" $(call chapters,collectives) || exit; done; done
 	PYTHONPATH=tests$(addprefix :,$(PYTHONPATH)) python -m conformance.report $(REPORT)
 
 # Two PEs: the suite and what looks into pgas, over every transport and under weak memory.
@@ -165,10 +167,10 @@ mpi: $(VENV)/dev
 # Collectives: over p2p, and over ibgda, from which ibrc does not differ above the queue.
 mpi-p2p: $(VENV)/dev
 	PGAS_TRANSPORT=p2p mpirun -n 2 $(PYTEST) -m "not slow" tests/conformance tests/mpi $(LONG)
-	PGAS_TRANSPORT=p2p mpirun -n 3 $(PYTEST) -m "not slow" $(addprefix tests/conformance/test_,h_*.py i_collectives.py) -k $(AHEAD)
+	PGAS_TRANSPORT=p2p mpirun -n 3 $(PYTEST) -m "not slow" $(call chapters,teams collectives) -k $(AHEAD)
 
 mpi-ibgda mpi-ibrc: mpi-%: $(VENV)/dev
-	PGAS_TRANSPORT=$* mpirun -n 2 $(PYTEST) -m "not slow" tests/conformance $(ALONE) $(if $(filter ibrc,$*),--ignore-glob "*test_[hi]_*")
+	PGAS_TRANSPORT=$* mpirun -n 2 $(PYTEST) -m "not slow" tests/conformance $(ALONE) $(if $(filter ibrc,$*),$(addprefix --ignore ,$(OF_TEAMS)))
 	PGAS_TRANSPORT=$* mpirun -n 2 $(PYTEST) $(OF_NIC) $(if $(filter ibgda,$*),$(OF_BOTH))
 	PGAS_NIC_ORDERING=none PGAS_TRANSPORT=$* mpirun -n 2 $(PYTEST) tests/mpi/test_nic_order.py
 
@@ -179,7 +181,7 @@ mpi-weak: $(VENV)/dev
 # Two paths in a job, of 2+1 PEs: which path an operation takes, and order over both.
 mpi-pairs: export PGAS_PES_PER_NODE := 2,1
 mpi-pairs: $(VENV)/dev
-	PGAS_TRANSPORT=p2p,ibgda mpirun -n 3 $(PYTEST) tests/mpi/test_two_paths.py tests/conformance/test_f_order.py
+	PGAS_TRANSPORT=p2p,ibgda mpirun -n 3 $(PYTEST) tests/mpi/test_two_paths.py $(call chapters,order)
 	PGAS_TRANSPORT=p2p,ibrc mpirun -n 3 $(PYTEST) tests/mpi/test_two_paths.py -k "near or ptr or both or meet"
 
 ## two-paths: the suite, weak memory too, with two paths in the job: 2+2, 2+1 and 1+1+1 PEs
@@ -198,17 +200,17 @@ COVERED := coverage run -p -m pytest -q
 # The rest: other numbers of PEs, and line coverage of ibgda's device code.
 mpi-all: $(VENV)/dev
 	for npes in 1 3; do mpirun -n $$npes $(PYTEST) tests/mpi || exit; done
-	PGAS_TRANSPORT=ibgda mpirun -n 2 $(COVERED) $(filter-out %i_*.py,$(OF_3)) $(addprefix tests/,conformance/test_c_strided.py mpi/test_nic.py mpi/test_register.py) \
+	PGAS_TRANSPORT=ibgda mpirun -n 2 $(COVERED) $(filter-out %collectives.py,$(OF_3)) $(call chapters,strided) $(addprefix tests/mpi/test_,nic.py register.py) \
 	  -m "not slow" -k "not hold and not contention and not permutation"
 	PGAS_NIC_ORDERING=none PGAS_TRANSPORT=ibgda mpirun -n 2 $(COVERED) tests/mpi/test_nic_order.py
 	coverage combine -q
 	coverage report --include 'kernels/paths/ibgda.py,kernels/paths/nic/*' --omit 'kernels/paths/nic/ring.py' --fail-under 95
 	PGAS_SIM_WEAK=1 PGAS_TRANSPORT=ibgda mpirun -n 2 $(PYTEST) tests/mpi/test_weak.py
-	PGAS_TRANSPORT=ibrc $(PYTEST) tests/conformance/test_c_rma.py tests/mpi/test_nic.py
+	PGAS_TRANSPORT=ibrc $(PYTEST) $(call chapters,rma) tests/mpi/test_nic.py
 	for transport in $(NIC_TRANSPORTS); do PGAS_ENGINE=cuda PGAS_TRANSPORT=$$transport mpirun -n 2 $(PYTEST) tests/mpi/test_nic.py || exit; done
 	PGAS_TRANSPORT=ibrc mpirun -n 2 $(PYTEST) $(OF_BOTH)
 	for transport in $(NIC_TRANSPORTS); do export PGAS_TRANSPORT=$$transport; \
-	  for npes in 2 3; do mpirun -n $$npes $(PYTEST) tests/mpi/test_collectives.py -m "not slow" || exit; done; \
+	  for npes in 2 3; do mpirun -n $$npes $(PYTEST) tests/mpi/test_collective_limits.py -m "not slow" || exit; done; \
 	  mpirun -n 3 $(PYTEST) tests/mpi/test_nic.py && \
 	  PGAS_QP_DEPTH=128 PGAS_IBGDA_RC_MAP_BY=warp mpirun -n 2 $(PYTEST) tests/mpi/test_nic.py -k hold && \
 	  PGAS_SIM_WEAK=1 mpirun -n 2 $(PYTEST) tests/mpi/test_nic.py || exit; done

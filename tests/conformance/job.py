@@ -20,7 +20,7 @@ from conformance.checklist import is_bullet
 from conformance.checks import LAUNCHED, PE_LEFT, RANK, N
 
 #: Modules whose tests start and end jobs themselves; they run last.
-ALONE = ("test_a_init.py", "test_c_operands.py", "test_setup.py", "test_heap_growth.py", "test_strict.py")
+ALONE = ("test_init.py", "test_operands.py", "test_setup.py", "test_heap_growth.py", "test_strict.py")
 FOLDERS = (Path(__file__).parent, Path(__file__).parent.parent / "mpi")
 TIMEOUT_S = int(os.environ.get("TEST_TIMEOUT", "150"))
 #: Timeout of the first test, which starts the job and may compile the software card.

@@ -1,4 +1,4 @@
-"""Additions to chapter A: pgas's variables, and resources left after a job. These tests run last and start without a job."""
+"""Additions to conformance/test_init.py: pgas's variables, and resources left after a job. These tests run last and start without a job."""
 
 import inspect
 import os

@@ -18,7 +18,7 @@ from pgas.transports import registry
 ROOT = Path(__file__).resolve().parents[2]
 
 needs_devices = pytest.mark.skipif(missing() is not None, reason=f"capability missing: {missing()}")
-CHAPTER = "tests/conformance/test_d_signals.py"
+CHAPTER = "tests/conformance/test_signals.py"
 
 
 def suite(*arguments, npes=2, **variables):
@@ -45,7 +45,7 @@ def test_names():
         registry.get("tcp")
 
 
-@pytest.mark.parametrize("chapter", [CHAPTER, pytest.param("tests/conformance/test_c_rma.py", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("chapter", [CHAPTER, pytest.param("tests/conformance/test_rma.py", marks=pytest.mark.slow)])
 def test_a_transport_from_outside(chapter):
     """The product needs no change for it: choice, constants, host side and device functions are the transport's own."""
     out = suite("-s", "-p", "toy_transport", chapter, "-k", "signal or put or get", PGAS_TRANSPORT="toy")

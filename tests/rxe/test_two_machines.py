@@ -165,7 +165,7 @@ def test_jacobi(run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chapter", ["d_signals", "f_order"])
+@pytest.mark.parametrize("chapter", ["signals", "order"])
 def test_conformance(run, chapter):
     job = run("-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / f"tests/conformance/test_{chapter}.py"))
     assert job.statuses == [0, 0], job

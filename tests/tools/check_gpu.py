@@ -50,15 +50,21 @@ NIC_TESTS = tuple(f"tests/mpi/test_{name}.py" for name in ("nic", "requests", "r
 NOT_OVER_P2P = ("nic", "nic_order", "requests", "two_paths", "weak")
 
 #: Chapters that run at three and four PEs, and those with two paths, by the name of their step.
-MORE_PES = {"d to g": ("d_", "e_programs", "f_", "g_"), "atomics": ("e_atomics",)}
-TWO_PATHS = {**MORE_PES, "c": ("c_rma", "c_strided"), "h and i": ("h_", "i_"), "j to l": ("j_", "k_", "l_"), "two paths": ("two_paths",)}
+MORE_PES = {"order": ("senders", "signals", "atomic_programs", "litmus", "order", "wait"), "every atomic": ("atomics",)}
+TWO_PATHS = {
+    **MORE_PES,
+    "copies": ("rma", "strided"),
+    "groups": ("teams", "collectives", "wrong_collectives"),
+    "kernels": ("kernel_streams", "concurrency", "python"),
+    "two paths": ("two_paths",),
+}
 
 #: Long chapters, and the number of steps that each is divided into.
-PARTS = {"b_heap": 2, "c_rma": 6, "c_strided": 4, "e_atomics": 4, "i_collectives": 4, "l_python": 2, "streams": 3, "c": 3, "h and i": 6}
+PARTS = {"heap": 2, "rma": 6, "strided": 4, "atomics": 4, "collectives": 4, "python": 2, "streams": 3, "copies": 3, "groups": 6}
 
 #: Variables of most chapters: small heaps, as many PEs share a GPU. And of chapters that need a larger heap or more time.
 SMALL = {"PGAS_SYMMETRIC_SIZE": "512M"}
-OWN_VARIABLES = {"b_heap": {}, "c_rma": {}, "heap_growth": {}, "programs": {**SMALL, "TEST_TIMEOUT": "600"}}
+OWN_VARIABLES = {"heap": {}, "rma": {}, "heap_growth": {}, "programs": {**SMALL, "TEST_TIMEOUT": "600"}}
 
 #: The report of the conformance suite.
 REPORT = ROOT / "build" / "conformance-gpu.json"
@@ -113,8 +119,8 @@ def _on(n: int) -> list[str]:
 
 
 def _files(*chapters: str) -> list[str]:
-    """Return the files of the conformance suite and tests/mpi whose names begin with these; without any, all."""
-    patterns = [f"{folder}/test_{chapter}*.py" for folder in ("conformance", "mpi") for chapter in chapters or ("",)]
+    """Return the files of the conformance suite and tests/mpi with these names; without any, all."""
+    patterns = [f"{folder}/test_{chapter}.py" for folder in ("conformance", "mpi") for chapter in chapters or ("*",)]
     return sorted(str(path.relative_to(ROOT)) for pattern in patterns for path in (ROOT / "tests").glob(pattern))
 
 
@@ -155,13 +161,13 @@ def _chapters(transport: str) -> Iterator[Step]:
     for n in (3, 4):
         for name, chapters in MORE_PES.items():
             yield Step(f"{transport} {n} {name}", _pytest(n, _files(*chapters)), 900, {**variables, **SMALL})
-    gigabytes = _pytest(2, ["tests/conformance/test_c_rma.py"], "-k", "gigabytes")
+    gigabytes = _pytest(2, ["tests/conformance/test_rma.py"], "-k", "gigabytes")
     yield Step(f"{transport} 2 gigabytes", gigabytes, 300, {**variables, "PGAS_SYMMETRIC_SIZE": "5G"})
 
 
 def _tests() -> Iterator[Step]:
     yield from _chapters("p2p")
-    operands = _pytest(2, ["tests/conformance/test_c_operands.py"])
+    operands = _pytest(2, ["tests/conformance/test_operands.py"])
     yield Step("checks in kernels", operands, 600, {**ON_GPUS, "PGAS_DEBUG": "check"})
 
 

@@ -123,12 +123,12 @@ def test_steps_have_unique_names_and_existing_files():
     for each in steps:
         assert all(Path(jobs.ROOT, word).exists() for word in each.command if word.startswith("tests/")), each
     named = {each.name for each in steps}
-    assert {"p2p 2 a_init", "ibgda 4 atomics", "ibrc 3 d to g", "ibrc 2 heap_growth", "ibgda 2 gigabytes", "hang reports", "soak"} <= named
-    assert {name for name in named if name.startswith("ibrc 2 e_atomics")} == {f"ibrc 2 e_atomics {i}/4" for i in (1, 2, 3, 4)}
-    assert not {"p2p 3 a_init", "ibgda 2 setup", "p2p 2 two_paths", "p2p 2 nic_order"} & named
+    assert {"p2p 2 init", "ibgda 4 every atomic", "ibrc 3 order", "ibrc 2 heap_growth", "ibgda 2 gigabytes", "deaths", "soak"} <= named
+    assert {name for name in named if name.startswith("ibrc 2 atomics")} == {f"ibrc 2 atomics {i}/4" for i in (1, 2, 3, 4)}
+    assert not {"p2p 3 init", "ibgda 2 setup", "p2p 2 two_paths", "p2p 2 nic_order"} & named
     assert all(f"{pair} {machines} two paths" in named for pair in ("p2p,ibgda", "p2p,ibrc") for machines in ("2+2", "2+1", "1+1+1"))
-    two = next(each for each in steps if each.name == "p2p,ibrc 2+1 h and i 2/6")
-    assert (two.variables["PGAS_PES_PER_NODE"], two.command[-1]) == ("2,1", "tests/conformance/test_i_refusals.py")
+    two = next(each for each in steps if each.name == "p2p,ibrc 2+1 groups 2/6")
+    assert (two.variables["PGAS_PES_PER_NODE"], two.command[-1]) == ("2,1", "tests/conformance/test_wrong_collectives.py")
     # tests/mpi alone does not know the option.
     assert all("--conformance-report" not in each.command for each in steps if "tests/mpi/test_two_paths.py" in each.command)
 

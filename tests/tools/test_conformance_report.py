@@ -154,7 +154,7 @@ def test_another_library(tmp_path):
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH", ""))))
     variables = {"CONFORMANCE_LIBRARY": "another", "PYTHONPATH": path, "NUMBA_ENABLE_CUDASIM": "1", "PGAS_TRANSPORT": "p2p"}
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PGAS_", "PYTEST_", "PMI_"))}
-    tests = ("test_d_senders.py", "test_d_signals.py", "test_g_wait.py")
+    tests = ("test_senders.py", "test_signals.py", "test_wait.py")
     command = [sys.executable, "-m", "pytest", "-q", "--conformance-report", str(tmp_path / "report.json"), "-k", "sender or itself or any"]
     command += [str(CHAPTERS_AT / name) for name in tests]
     ended = subprocess.run(command, env={**kept, **variables}, capture_output=True, text=True, timeout=120, check=False)

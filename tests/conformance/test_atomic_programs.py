@@ -1,4 +1,4 @@
-"""Chapter E: programs that combine atomics with fences and puts."""
+"""Programs that combine atomics with fences and puts."""
 
 import numpy as np
 import pytest

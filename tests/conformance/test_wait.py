@@ -1,4 +1,4 @@
-"""Chapter G: waits for several elements, and tests without waiting (OpenSHMEM 1.5, "Point-To-Point Synchronization Routines")."""
+"""Waits for several elements, and tests without waiting (OpenSHMEM 1.5, "Point-To-Point Synchronization Routines")."""
 
 import operator
 

@@ -1,4 +1,4 @@
-"""Chapter J: streams: outstanding operations of kernels on two streams, and the default stream."""
+"""Streams: outstanding operations of kernels on two streams, and the default stream."""
 
 import numpy as np
 from numba import cuda

@@ -1,4 +1,4 @@
-"""Chapter D: signals of several senders, and what a signal does not guarantee."""
+"""Signals of several senders, and what a signal does not guarantee."""
 
 import numpy as np
 from numba import cuda

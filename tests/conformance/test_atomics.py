@@ -1,4 +1,4 @@
-"""Chapter E: atomic memory operations: each compared with NumPy, additions at their limits, and all under contention."""
+"""Atomic memory operations: each compared with NumPy, additions at their limits, and all under contention."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Chapter K: concurrency: more blocks than fit at once, concurrent kernels, host threads."""
+"""Concurrency: more blocks than fit at once, concurrent kernels, host threads."""
 
 import contextlib
 import threading

@@ -1,4 +1,4 @@
-"""Chapter E: locks (OpenSHMEM 1.5, "Distributed Locking Routines"), in kernels, on the host and on streams."""
+"""Locks (OpenSHMEM 1.5, "Distributed Locking Routines"), in kernels, on the host and on streams."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Chapter H, teams: members and their numbers, in kernels and on the host; memory and ids of destroyed teams are used again."""
+"""Teams: members and their numbers, in kernels and on the host; memory and ids of destroyed teams are used again."""
 
 import copy
 import itertools

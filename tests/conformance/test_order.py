@@ -1,4 +1,4 @@
-"""Chapters F and G: fence, quiet, barriers and waits, with litmus tests that fail if these do nothing."""
+"""Fence, quiet, barriers and waits, with litmus tests that fail if these do nothing."""
 
 import operator
 

@@ -1,4 +1,4 @@
-"""Chapter B: the symmetric heap: equal offsets on all PEs, errors on all PEs, use after free."""
+"""The symmetric heap: equal offsets on all PEs, errors on all PEs, use after free."""
 
 import itertools
 
@@ -556,7 +556,7 @@ def test_use_after_free(freed, use, which):
     text = raised_by(pgas.HeapError, use, freed[0] if which == "array" else freed[1])
     assert "use after free" in text
     assert "int32 array of shape (10,)" in text
-    assert "test_b_heap.py:" in text
+    assert "test_heap.py:" in text
 
 
 @checklist("B", "freed arrays are refused")

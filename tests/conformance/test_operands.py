@@ -1,4 +1,4 @@
-"""Chapters C and G: wrong operands in kernels give an error on the host that says where. Each test ends its job, so these run last."""
+"""Wrong operands in kernels give an error on the host that says where. Each test ends its job, so these run last."""
 
 import inspect
 import os

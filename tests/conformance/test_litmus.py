@@ -1,4 +1,4 @@
-"""Chapter F: litmus tests with all PEs: outcomes that no order of the operations explains must not occur."""
+"""Litmus tests with all PEs: outcomes that no order of the operations explains must not occur."""
 
 import numpy as np
 from numba import cuda

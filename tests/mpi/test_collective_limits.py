@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conformance.checks import BLOCK, THROUGH_NIC, equal, everywhere, launch_together
 from conformance.collectives import LL_BYTES, kernel, reducing
-from conformance.test_i_collectives import broadcasting, flood, meet_and_move, put_and_meet
+from conformance.test_collectives import broadcasting, flood, meet_and_move, put_and_meet
 from numba import cuda
 
 import pgas

@@ -1,4 +1,4 @@
-"""Chapter C: strided copies: iput and iget move every n-th element, and nothing in between."""
+"""Strided copies: iput and iget move every n-th element, and nothing in between."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Chapter I, collectives: the result at every member by size, type, op and scope, on teams and channels; no byte beside it changes."""
+"""Collectives: the result at every member by size, type, op and scope, on teams and channels; no byte beside it changes."""
 
 import functools
 import hashlib

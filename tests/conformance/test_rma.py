@@ -1,4 +1,4 @@
-"""Chapter C: remote memory access: put, get, p and g move the right bytes and touch no others."""
+"""Remote memory access: put, get, p and g move the right bytes and touch no others."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Chapters H and I, calls that do not fit: one sentence when the kernel is compiled or after it ran, and no byte is written."""
+"""Wrong calls of teams and collectives: one sentence when the kernel is compiled or after it ran, and no byte is written."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Chapter D: signals: whoever sees a signal sees its data; signals add up; waits return the value that satisfied them."""
+"""Signals: whoever sees a signal sees its data; signals add up; waits return the value that satisfied them."""
 
 import operator
 

@@ -1,4 +1,4 @@
-"""Chapter A: starting and ending jobs inside one process. These tests run last and start without a job."""
+"""Starting and ending jobs inside one process. These tests run last and start without a job."""
 
 import gc
 import os

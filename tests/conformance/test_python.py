@@ -1,4 +1,4 @@
-"""Chapter L: the Python side: refusals at compile time and their messages, keywords, defaults, kinds of kernels and launches."""
+"""The Python side: refusals at compile time and their messages, keywords, defaults, kinds of kernels and launches."""
 
 import functools
 import re
