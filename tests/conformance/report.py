@@ -123,7 +123,7 @@ def _latest(runs):
 def unanswered(runs):
     """Return the bullets without a test in any run and without a reason."""
     answered = {tuple(b) for run in runs for test in run["tests"] for b in test["bullets"]}
-    every = [(chapter, bullet) for chapter, (_, bullets) in CHAPTERS.items() for bullet in bullets]
+    every = [(chapter, bullet) for chapter, bullets in CHAPTERS.items() for bullet in bullets]
     return [b for b in every if b not in answered and why_untested(*b) is None]
 
 
@@ -143,12 +143,12 @@ def show(runs, file=None):
     for i in range(len(found)):
         table.add_column(str(i + 1), justify="right")
     notes = []
-    for chapter, (name, bullets) in CHAPTERS.items():
+    for chapter, bullets in CHAPTERS.items():
         rows = {bullet: [column.get((chapter, bullet)) for column in found.values()] for bullet in bullets}
         if not any(any(cells) for cells in rows.values()):
             notes.append(f"{chapter}: not tested: not in these runs")
             continue
-        table.add_row(f"[bold]{chapter}. {name}[/bold]")
+        table.add_row(f"[bold]{chapter}[/bold]")
         for bullet, cells in rows.items():
             table.add_row(f"  {bullet}", *(_cell(cell) for cell in cells))
             notes += _notes(f"{chapter}, {bullet}", cells, why_untested(chapter, bullet))

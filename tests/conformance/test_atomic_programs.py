@@ -15,7 +15,7 @@ def set_and_fetch(words, found, right, me):
 
 
 @needs("atomic_set", "atomic_fetch")
-@checklist("E", "fetch sees set")
+@checklist("Atomics", "fetch sees set")
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
 def test_a_fetch_sees_the_set_before_it(heap, dtype):
     """By the same thread, on the same element of another PE."""
@@ -43,7 +43,7 @@ def wait_and_sum(box, ready, total, out):
         out[0] += box[i]
 
 
-@checklist("E", "atomics, fence and puts in order", "callers by different paths on one word")
+@checklist("Atomics", "atomics, fence and puts in order", "callers by different paths on one word")
 def test_a_queue_of_messages(heap):
     """PE 0 and its peers add to one word; when the count is complete, all messages have arrived."""
     me, n = pgas.my_pe(), pgas.n_pes()
@@ -83,7 +83,7 @@ def insert_and_find(keys, values, wrong, rounds, me, n):
 
 
 @needs("atomic_set", "atomic_fetch")
-@checklist("E", "reads behind an atomic and a fence")
+@checklist("Atomics", "reads behind an atomic and a fence")
 def test_a_hash_table(heap):
     me, n = pgas.my_pe(), pgas.n_pes()
     rounds = 15 if pgas.SIMULATOR else 200

@@ -76,7 +76,7 @@ def values_of(dtype):
     return np.array([1, 2, 50, 0, 7], dtype) if dtype.kind == "u" else np.array([1, -2, 50, 0, -7], dtype)
 
 
-@checklist("E", "every operation and type")
+@checklist("Atomics", "every operation and type")
 @dtypes
 def test_adds_to_the_element_and_to_no_other(heap, dtype):
     _, _, right, _ = neighbours()
@@ -88,7 +88,7 @@ def test_adds_to_the_element_and_to_no_other(heap, dtype):
     dest.holds(4, np.array([1000 + values_of(dtype).sum()], dtype))
 
 
-@checklist("E", "every operation and type")
+@checklist("Atomics", "every operation and type")
 @dtypes
 def test_fetch_returns_the_old_value(heap, dtype):
     _, _, right, _ = neighbours()
@@ -99,7 +99,7 @@ def test_fetch_returns_the_old_value(heap, dtype):
     equal(dest, np.array([5, sums[-1], 5], dtype))
 
 
-@checklist("E", "every operation and type")
+@checklist("Atomics", "every operation and type")
 @dtypes
 def test_to_itself(heap, dtype):
     dest, found = heap.zeros(1, dtype), heap.zeros(5, dtype)
@@ -107,7 +107,7 @@ def test_to_itself(heap, dtype):
     equal(dest, np.array([values_of(dtype).sum()], dtype))
 
 
-@checklist("E", "contention counts exactly", "floats add up", "callers by different paths on one word")
+@checklist("Atomics", "contention counts exactly", "floats add up", "callers by different paths on one word")
 @dtypes
 @pytest.mark.parametrize("target", [0, -1])
 def test_contention_of_all_threads_of_all_pes(heap, dtype, target):
@@ -121,7 +121,7 @@ def test_contention_of_all_threads_of_all_pes(heap, dtype, target):
     dest.holds(2, np.array([n * blocks * threads * each if me == target else 0], dtype))
 
 
-@checklist("E", "fetch_add is a permutation")
+@checklist("Atomics", "fetch_add is a permutation")
 @dtypes
 def test_fetched_values_are_a_permutation(heap, dtype):
     """All PEs add 1 to one word: every value is fetched once, and each thread fetches rising values."""
@@ -136,7 +136,7 @@ def test_fetched_values_are_a_permutation(heap, dtype):
     equal(dest, np.array([100 + (everyone.size if pgas.my_pe() == n - 1 else 0)], dtype))
 
 
-@checklist("E", "every operation and type")
+@checklist("Atomics", "every operation and type")
 @integers
 def test_integers_wrap(heap, dtype):
     _, _, right, _ = neighbours()
@@ -152,7 +152,7 @@ def add_minus_one(dest, pe):
     pgas.atomic_add(dest, 0, -1, pe)
 
 
-@checklist("E", "every operation and type")
+@checklist("Atomics", "every operation and type")
 @dtypes
 def test_minus_one_of_every_dtype(heap, dtype):
     """A signed number wraps in an unsigned element, as in an assignment."""
@@ -163,7 +163,7 @@ def test_minus_one_of_every_dtype(heap, dtype):
     equal(dest, np.array([3, 5], dtype))
 
 
-@checklist("E", "floats add up")
+@checklist("Atomics", "floats add up")
 @pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
 def test_floats_are_rounded_to_the_nearest(heap, dtype):
     _, _, right, _ = neighbours()
@@ -176,7 +176,7 @@ def test_floats_are_rounded_to_the_nearest(heap, dtype):
     equal(found, np.array(sums[:-1], dtype))
 
 
-@checklist("E", "every operation and type")
+@checklist("Atomics", "every operation and type")
 @dtypes
 def test_many_elements(heap, dtype):
     """Threads add to different elements at the same time; every element gets exactly its share."""
@@ -191,8 +191,8 @@ def test_many_elements(heap, dtype):
     equal(dest, expected.astype(dtype))
 
 
-@checklist("E", "contention counts exactly")
-@checklist("K", "diverged warps")
+@checklist("Atomics", "contention counts exactly")
+@checklist("Concurrency", "diverged warps")
 def test_divergent_threads(heap):
     n = pgas.n_pes()
     dest = heap.zeros(2, np.int64)
@@ -202,7 +202,7 @@ def test_divergent_threads(heap):
     equal(dest, np.array([total if pgas.my_pe() == 0 else 0, 0]))
 
 
-@checklist("E", "every operation and type")
+@checklist("Atomics", "every operation and type")
 @dtypes
 def test_two_dimensions(heap, dtype):
     _, _, right, _ = neighbours()
@@ -223,7 +223,7 @@ def tickets(slots, counter, value, repeats, pe):
         pgas.p(slots, ticket, value, pe)
 
 
-@checklist("E", "fetch_add is a permutation")
+@checklist("Atomics", "fetch_add is a permutation")
 def test_tickets(heap):
     me, n = pgas.my_pe(), pgas.n_pes()
     each = BLOCKS * THREADS * REPEATS
@@ -246,7 +246,7 @@ def add_beside_puts(dest, source, repeats, pe):
             pgas.p(dest, 2 * (t - WARP) + 1, source[t - WARP], pe)
 
 
-@checklist("E", "neighbouring words are untouched")
+@checklist("Atomics", "neighbouring words are untouched")
 def test_half_words_beside_each_other(heap):
     _, _, right, left = neighbours()
     dest, source = heap.zeros(2 * WARP, np.int32), heap.array(payload(WARP, np.int32, pgas.my_pe()))
@@ -396,7 +396,7 @@ def steps_of(name, dtype):
     return np.array(start, dtype), values, conds
 
 
-@checklist("E", "every operation and type")
+@checklist("Atomics", "every operation and type")
 @pytest.mark.parametrize(("name", "dtype"), CASES, ids=lambda v: v if isinstance(v, str) else v.name)
 def test_operation(heap, name, dtype):
     """By one thread after another, on one element; its neighbours stay unchanged."""
@@ -425,7 +425,7 @@ def add_halves(dest, values, found, pe):
 
 
 @needs_16_bits
-@checklist("E", "every operation and type", "floats add up")
+@checklist("Atomics", "every operation and type", "floats add up")
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 def test_halves_are_rounded_after_every_addition(heap, name):
     """The sums need more bits than an element has; the elements beside it stay as they are."""
@@ -457,7 +457,7 @@ def many_on_neighbours(dest, repeats, pe):
         pgas.atomic_inc(dest, 3, pe)
 
 
-@checklist("E", "contention counts exactly", "neighbouring words are untouched")
+@checklist("Atomics", "contention counts exactly", "neighbouring words are untouched")
 @pytest.mark.parametrize("dtype", [np.dtype("int32"), np.dtype("int64"), *NARROW[:1]], ids=name_of)
 def test_contention_for_least_and_greatest(heap, dtype):
     """Also of elements of 16 bits, four of which share 8 bytes."""
@@ -482,7 +482,7 @@ def own_bits(words, bits, others, half, last, pe):
         last[t] += 0 if pgas.atomic_fetch_and(words, 1, half[t], pe) & bits[t] == bits[t] else 1
 
 
-@checklist("E", "bits, each set by one PE")
+@checklist("Atomics", "bits, each set by one PE")
 @integers
 def test_everybody_has_bits_of_a_word(heap, dtype):
     """Bitwise operations of a thread change neither the bits of others nor a neighbouring element."""
@@ -514,7 +514,7 @@ def pass_tokens(words, tokens, repeats, pe):
     tokens[t] = token
 
 
-@checklist("E", "swap conserves tokens")
+@checklist("Atomics", "swap conserves tokens")
 @dtypes
 def test_swap_loses_no_token(heap, dtype):
     """Every thread repeatedly swaps its token with that in a word; at the end each token exists exactly once."""
@@ -547,7 +547,7 @@ def count_under_lock(lock, counter, repeats, owner, wrong, pe):
                 wrong[0] += 1
 
 
-@checklist("E", "compare_swap makes a lock")
+@checklist("Atomics", "compare_swap makes a lock")
 @integers
 def test_a_lock(heap, dtype):
     me, n = pgas.my_pe(), pgas.n_pes()
@@ -572,7 +572,7 @@ def different_halves(dest, repeats, pe):
             pgas.atomic_compare_swap(dest, 1, 1 << 31, 7, pe)
 
 
-@checklist("E", "neighbouring words are untouched")
+@checklist("Atomics", "neighbouring words are untouched")
 def test_a_32_bit_atomic_leaves_its_neighbour_alone(heap):
     me, n = pgas.my_pe(), pgas.n_pes()
     dest = heap.zeros(4, np.uint32)

@@ -92,7 +92,7 @@ def move(heap, name, team, dtype, size, scope, *, shift=0, root=0):
     heap.free(dest.array)
 
 
-@checklist("I", "broadcast", "fcollect and alltoall", "collect of different sizes", "every type by every collective")
+@checklist("Collectives", "broadcast", "fcollect and alltoall", "collect of different sizes", "every type by every collective")
 @pytest.mark.parametrize("dtype", core(MOVED, MOVED[0], PARTICLE), ids=name_of)
 @pytest.mark.parametrize("name", MOVES)
 def test_every_dtype(heap, backwards, name, dtype):
@@ -103,7 +103,7 @@ def test_every_dtype(heap, backwards, name, dtype):
             move(heap, name, team, dtype, size, "_block", shift=shift, root=team.n_pes - 1)
 
 
-@checklist("I", "broadcast", "fcollect and alltoall", "collect of different sizes", "sizes around every protocol's border")
+@checklist("Collectives", "broadcast", "fcollect and alltoall", "collect of different sizes", "sizes around every protocol's border")
 @BLOCK_FIRST
 @pytest.mark.parametrize("name", MOVES)
 def test_sizes(heap, name, scope):
@@ -117,7 +117,7 @@ def test_sizes(heap, name, scope):
             move(heap, name, pgas.TEAM_WORLD, np.dtype(np.int64), size // 8, scope)
 
 
-@checklist("I", "broadcast")
+@checklist("Collectives", "broadcast")
 @SCOPES
 def test_every_root(heap, backwards, scope):
     for root in range(pgas.n_pes()):
@@ -171,7 +171,7 @@ def reduced(heap, name, team, dtype, size, scope, op, *, shift=0, in_place=False
     heap.free(dest.array)
 
 
-@checklist("I", "reductions", "every type by every op", "members combine in their order")
+@checklist("Collectives", "reductions", "every type by every op", "members combine in their order")
 @pytest.mark.parametrize("pair", core(PAIRS, *CORE), ids=lambda pair: f"{pair[0].name}-{pair[1]}")
 def test_every_op(heap, backwards, pair):
     """Sums of floats have the bits of an addition in the order of members."""
@@ -182,7 +182,7 @@ def test_every_op(heap, backwards, pair):
     reduced(heap, "reduce", backwards, dtype, LL_BYTES // dtype.itemsize + 5, "_block", op)
 
 
-@checklist("I", "reductions", "reducescatter", "scans", "every type by every op")
+@checklist("Collectives", "reductions", "reducescatter", "scans", "every type by every op")
 @pytest.mark.parametrize("pair", core(FEW, FEW[0]), ids=lambda pair: f"{pair[0].name}-{pair[1]}")
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reductions(heap, backwards, name, pair):
@@ -194,7 +194,7 @@ def test_reductions(heap, backwards, name, pair):
     reduced(heap, name, backwards, dtype, 3 * large + 2, "_block", op)
 
 
-@checklist("I", "reductions", "reducescatter", "scans")
+@checklist("Collectives", "reductions", "reducescatter", "scans")
 @pytest.mark.parametrize("dtype", core(["float32", "float64"], "float32"))
 @pytest.mark.parametrize("op", ["MIN", "MAX"])
 def test_nan(heap, backwards, op, dtype):
@@ -204,7 +204,7 @@ def test_nan(heap, backwards, op, dtype):
             reduced(heap, name, backwards, np.dtype(dtype), size, "_block", op, nan=True)
 
 
-@checklist("I", "reductions", "reducescatter", "scans", "sizes around every protocol's border")
+@checklist("Collectives", "reductions", "reducescatter", "scans", "sizes around every protocol's border")
 @BLOCK_FIRST
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_sizes_of_reductions(heap, name, scope):
@@ -219,7 +219,7 @@ def test_sizes_of_reductions(heap, name, scope):
         reduced(heap, name, pgas.TEAM_WORLD, np.dtype(np.int32), size, scope, "SUM")
 
 
-@checklist("I", "reductions", "reducescatter", "scans", "in place")
+@checklist("Collectives", "reductions", "reducescatter", "scans", "in place")
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reductions_in_place(heap, backwards, name):
     """dest is source; in reducescatter it is the member's own part of source."""
@@ -228,7 +228,7 @@ def test_reductions_in_place(heap, backwards, name):
             reduced(heap, name, team, np.dtype(np.int64), size, "_block", "SUM", in_place=True)
 
 
-@checklist("I", "broadcast", "fcollect and alltoall", "in place")
+@checklist("Collectives", "broadcast", "fcollect and alltoall", "in place")
 @pytest.mark.parametrize("size", [3, LL_BYTES // 4 + 1])
 def test_moves_in_place(heap, backwards, size):
     """broadcast: dest is source. fcollect: source is the member's own part of dest."""
@@ -246,7 +246,7 @@ def test_moves_in_place(heap, backwards, size):
     whole.holds(5, np.concatenate(sources))
 
 
-@checklist("I", "reductions", "all members get the same bits")
+@checklist("Collectives", "reductions", "all members get the same bits")
 @pytest.mark.parametrize("dtype", core(["float16", "bfloat16", "float32", "float64"], "float16", "float32"))
 def test_all_members_get_the_same_bits(heap, dtype):
     """For every size and path. Sums of 16-bit floats are those in float32, rounded once."""
@@ -269,7 +269,7 @@ def test_all_members_get_the_same_bits(heap, dtype):
         everywhere(None if close else f"{size} elements: not the sum")
 
 
-@checklist("I", "maxloc and minloc")
+@checklist("Collectives", "maxloc and minloc")
 @pytest.mark.parametrize("dtype", core(["float64", "int32", "float32", "uint64"], "float64"))
 @pytest.mark.parametrize("name", ["maxloc", "minloc"])
 def test_locations(heap, backwards, name, dtype):
@@ -313,7 +313,7 @@ def exchanging(scope):
     return exchange
 
 
-@checklist("I", "alltoallv: counts and displacements on the device")
+@checklist("Collectives", "alltoallv: counts and displacements on the device")
 @SCOPES
 @pytest.mark.parametrize("dtype", core([np.dtype(np.uint8), np.dtype(np.float32), PARTICLE], np.dtype(np.uint8)), ids=name_of)
 def test_alltoallv(heap, backwards, scope, dtype):
@@ -339,7 +339,7 @@ def send_some(team, dest, dest_counts, displs, source, source_counts):
     pgas.alltoallv_block(team, dest, dest_counts, displs, source, source_counts, displs)
 
 
-@checklist("I", "alltoallv: counts and displacements on the device")
+@checklist("Collectives", "alltoallv: counts and displacements on the device")
 def test_alltoallv_of_less_than_there_is_room_for(heap):
     me, n = pgas.my_pe(), pgas.n_pes()
     room = 8
@@ -374,7 +374,7 @@ def blocks_by_channel(team, dest, source, total, rounds):
         cuda.syncthreads()
 
 
-@checklist("I", "blocks at once on channels of one team")
+@checklist("Collectives", "blocks at once on channels of one team")
 @pytest.mark.parametrize("each", [1, 40, LL_BYTES // 8 + 5])
 def test_blocks_on_channels(heap, each):
     """Collectives follow each other without a barrier; each brings the sender's elements of its round."""
@@ -405,7 +405,7 @@ def warps_and_threads_by_channel(team, dest, source, sums, parts, whole):
     pgas.reduce_warp(team, whole[w], sums[w], pgas.MAX, w)
 
 
-@checklist("I", "collectives of mixed scopes", "blocks at once on channels of one team")
+@checklist("Collectives", "collectives of mixed scopes", "blocks at once on channels of one team")
 def test_scopes_one_after_another_on_the_same_channels(heap):
     me, n, warps, size = pgas.my_pe(), pgas.n_pes(), 3, 37
     sources = [payload(warps * size, np.int32, 9 + q).reshape(warps, size) for q in range(n)]
@@ -429,8 +429,8 @@ def of_rows_and_columns(row, column, dest, source, rounds):
         cuda.syncthreads()
 
 
-@checklist("I", "collectives of teams")
-@checklist("H", "teams one after another and overlapping")
+@checklist("Collectives", "collectives of teams")
+@checklist("Teams", "teams one after another and overlapping")
 @pytest.mark.parametrize("xrange", [1, 2, 3])
 def test_teams_that_overlap(heap, xrange):
     """Every PE is in a row and in a column, and calls on both teams by turns."""
@@ -455,7 +455,7 @@ def of_two_teams(one, other, dests, sources):
     pgas.fcollect_block(one if b == 0 else other, dests[b], sources[b])
 
 
-@checklist("I", "collectives of teams")
+@checklist("Collectives", "collectives of teams")
 def test_two_teams_at_once(heap, backwards):
     me, n = pgas.my_pe(), pgas.n_pes()
     sources = [payload(2 * 21, np.int16, q).reshape(2, 21) for q in range(n)]
@@ -466,7 +466,7 @@ def test_two_teams_at_once(heap, backwards):
 
 
 @needs_peer
-@checklist("I", "collectives of teams")
+@checklist("Collectives", "collectives of teams")
 def test_a_team_of_some(heap):
     """PEs that are no members take no part."""
     n, last = pgas.n_pes(), pgas.n_pes() - 1
@@ -482,7 +482,7 @@ def test_a_team_of_some(heap):
     assert (team is None) == (pgas.my_pe() not in (0, last)), n
 
 
-@checklist("I", "collectives of teams", "sizes around every protocol's border")
+@checklist("Collectives", "collectives of teams", "sizes around every protocol's border")
 @pytest.mark.parametrize("name", MOVES + REDUCTIONS)
 def test_teams_of_one(heap, name):
     """Every PE is a team of its own; the large size is one that goes around a ring through a NIC."""
@@ -540,7 +540,7 @@ def flood(team, dest, source, wrong, rounds, late):
         cuda.syncthreads()
 
 
-@checklist("I", "one after another without barriers")
+@checklist("Collectives", "one after another without barriers")
 @pytest.mark.parametrize("size", [1, 70])
 def test_floods(heap, backwards, size):
     """The fastest member gets as far ahead of the slowest as the protocols allow."""
@@ -576,7 +576,7 @@ def flood_of_one(team, dest, source, wrong, rounds, meets):
                 cuda.atomic.add(wrong, 0, 1)
 
 
-@checklist("I", "one after another without barriers")
+@checklist("Collectives", "one after another without barriers")
 @pytest.mark.parametrize("size", [3, LL_BYTES // 8 + 5])
 def test_floods_of_one_root(heap, backwards, size):
     """Small ones without a meeting, so the root is ahead by as much as the protocol allows."""
@@ -602,7 +602,7 @@ def flood_to_others(team, dest, room, source, sent, displs, wrong, rounds):
         cuda.syncthreads()
 
 
-@checklist("I", "one after another without barriers", "alltoallv: counts and displacements on the device")
+@checklist("Collectives", "one after another without barriers", "alltoallv: counts and displacements on the device")
 def test_floods_to_others(heap, backwards):
     n, me, size = backwards.n_pes, backwards.my_pe, 300
     dest, source, wrong = heap.zeros(size, np.int64), heap.zeros(size, np.int64), heap.zeros(1, np.int32)
@@ -637,7 +637,7 @@ def count_and_sync(team, counts, wrong, rounds):
                 wrong[0] += 1
 
 
-@checklist("I", "a barrier completes puts, a sync does not", "barriers without end")
+@checklist("Collectives", "a barrier completes puts, a sync does not", "barriers without end")
 def test_barriers(heap, backwards):
     n, me = pgas.n_pes(), pgas.my_pe()
     for team in (pgas.TEAM_WORLD, backwards):
@@ -662,7 +662,7 @@ def meet_and_move(team, dest, source, wrong, rounds):
         pgas.barrier_block(team, b)
 
 
-@checklist("I", "one after another without barriers", "blocks at once on channels of one team")
+@checklist("Collectives", "one after another without barriers", "blocks at once on channels of one team")
 def test_meetings_between_moves(heap):
     n = pgas.n_pes()
     dest, source, wrong = heap.zeros((BLOCKS, n), np.int32), heap.zeros((BLOCKS, n), np.int32), heap.zeros(1, np.int32)
@@ -674,7 +674,7 @@ def test_meetings_between_moves(heap):
 # ----------------------------------------------------------------------------------------------------------------- the host
 
 
-@checklist("I", "on the host, at once and on streams")
+@checklist("Collectives", "on the host, at once and on streams")
 @pytest.mark.parametrize("stream", core([None, 0, "a stream"], None, "a stream"))
 def test_on_the_host(heap, backwards, stream):
     """Every collective, one after another on the host's channel."""
@@ -707,7 +707,7 @@ def test_on_the_host(heap, backwards, stream):
     equal(best[1], np.stack([first.min(0), first.argmin(0)], axis=1).astype(np.int32), "minloc")
 
 
-@checklist("I", "on the host, at once and on streams")
+@checklist("Collectives", "on the host, at once and on streams")
 def test_two_streams_on_two_channels(heap):
     me, n = pgas.my_pe(), pgas.n_pes()
     streams, sources = [cuda.stream(), cuda.stream()], [heap.full(50, 10 * me + i, np.int32) for i in range(2)]

@@ -21,7 +21,7 @@ def put_chunk_of_block(dest, source, counter, chunk, pe):
         pgas.atomic_add(counter, 0, 1, pe)
 
 
-@checklist("K", "more CTAs than fit at once")
+@checklist("Concurrency", "more CTAs than fit at once")
 def test_more_blocks_than_a_gpu_runs_at_once(heap):
     """Blocks that wait for no other may run one after the other; all their puts arrive."""
     me, _, right, left = neighbours()
@@ -51,7 +51,7 @@ def every_lane_elsewhere(dest, source, counter, right, left):
         pgas.fence()
 
 
-@checklist("K", "diverged warps")
+@checklist("Concurrency", "diverged warps")
 def test_diverged_warps(heap):
     me, _, right, left = neighbours()
     threads = 2 * 48
@@ -79,7 +79,7 @@ def signal_from_here(sig, pe):
 
 
 @pytest.mark.gpu
-@checklist("K", "two kernels in flight")
+@checklist("Concurrency", "two kernels in flight")
 def test_a_kernel_waits_for_another_of_its_own_pe(heap):
     """On two streams of one GPU. Both kernels are loaded before, as loading may wait for running kernels."""
     me = pgas.my_pe()
@@ -97,7 +97,7 @@ def test_a_kernel_waits_for_another_of_its_own_pe(heap):
 
 
 @needs_peer
-@checklist("K", "a kernel that waits for another PE's")
+@checklist("Concurrency", "a kernel that waits for another PE's")
 def test_kernels_of_two_pes_that_were_launched_apart(heap):
     """One block on each PE, launched independently; each waits for the other's signal."""
     _, _, right, _ = neighbours()
@@ -113,7 +113,7 @@ def put_and_quiet(dest, source, pe):
     pgas.quiet()
 
 
-@checklist("K", "several host threads")
+@checklist("Concurrency", "several host threads")
 def test_host_threads_launch_at_the_same_time(heap):
     """Each thread has its own stream and arrays; one makes the collective calls. The simulator refuses a second concurrent kernel."""
     me, _, right, left = neighbours()
@@ -141,7 +141,7 @@ def test_host_threads_launch_at_the_same_time(heap):
         dest.holds(9, payload(100, np.int32, 10 * left + i))
 
 
-@checklist("K", "several host threads")
+@checklist("Concurrency", "several host threads")
 def test_a_new_thread_makes_a_bound_launch(heap):
     """A new thread has no current GPU. A bound launch bypasses the compiler's launch, which would choose one. The thread copies, too.
 

@@ -75,7 +75,7 @@ def increment(array):
 # --------------------------------------------------------------------------------------------------------------------- places
 
 
-@checklist("B", "offsets are equal on all PEs")
+@checklist("Symmetric heap", "offsets are equal on all PEs")
 @needs_mapped_peers
 def test_offsets_are_equal_on_all_pes(heap):
     """For arrays of all kinds, in any order of allocation."""
@@ -88,7 +88,7 @@ def test_offsets_are_equal_on_all_pes(heap):
     assert len(strides) == 1, strides
 
 
-@checklist("B", "offsets are equal on all PEs")
+@checklist("Symmetric heap", "offsets are equal on all PEs")
 @needs_mapped_peers
 def test_every_pe_names_an_instance_by_the_same_address(heap):
     array = heap.zeros(10)
@@ -96,7 +96,7 @@ def test_every_pe_names_an_instance_by_the_same_address(heap):
     assert address(pgas.ptr(array, pgas.my_pe())) == address(array)
 
 
-@checklist("B", "loops of allocations leak nothing")
+@checklist("Symmetric heap", "loops of allocations leak nothing")
 def test_reuse_after_free(heap):
     first = heap.empty(1000, np.float64)
     where = address(first)
@@ -105,7 +105,7 @@ def test_reuse_after_free(heap):
     assert address(again) == where
 
 
-@checklist("B", "loops of allocations leak nothing")
+@checklist("Symmetric heap", "loops of allocations leak nothing")
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2), (1, 2, 0)], ids=str)
 def test_freed_neighbours_become_one_range(heap, order):
     arrays = [heap.empty(1000, np.uint8) for _ in range(3)]
@@ -115,7 +115,7 @@ def test_freed_neighbours_become_one_range(heap, order):
     assert address(heap.empty(3000, np.uint8)) == where
 
 
-@checklist("B", "odd sizes and more than 2 GiB")
+@checklist("Symmetric heap", "odd sizes and more than 2 GiB")
 def test_arrays_do_not_overlap(heap):
     """Odd sizes, some freed in between."""
     sizes = [int(n) for n in np.random.default_rng(1).integers(0, 5000, 40)]
@@ -131,7 +131,7 @@ def test_arrays_do_not_overlap(heap):
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ranges))
 
 
-@checklist("B", "alignment is honoured")
+@checklist("Symmetric heap", "alignment is honoured")
 @pytest.mark.parametrize("alignment", [1, 512, 4096, 1 << 16, 1 << 21, 1 << 22, 1 << 23, 1 << 26])
 def test_alignment(heap, alignment):
     heap.empty(1, np.uint8)
@@ -142,13 +142,13 @@ def test_alignment(heap, alignment):
     assert address(heap.array([1, 2], alignment=alignment)) % alignment == 0
 
 
-@checklist("B", "alignment is honoured")
+@checklist("Symmetric heap", "alignment is honoured")
 def test_default_alignment(heap):
     for nbytes in (1, 3, 511, 513):
         assert address(heap.empty(nbytes, np.uint8)) % 512 == 0
 
 
-@checklist("B", "size 0")
+@checklist("Symmetric heap", "size 0")
 @pytest.mark.parametrize("shape", [0, (0,), (3, 0), (0, 5, 2)], ids=str)
 def test_size_zero(heap, shape):
     first, second = heap.empty(shape, np.float32), heap.zeros(shape, np.float32)
@@ -161,7 +161,7 @@ def test_size_zero(heap, shape):
     pgas.barrier_all()
 
 
-@checklist("B", "odd sizes and more than 2 GiB")
+@checklist("Symmetric heap", "odd sizes and more than 2 GiB")
 @needs_big_heap
 def test_more_than_two_gib(heap):
     """The left neighbour writes both ends, and nothing beside them."""
@@ -190,7 +190,7 @@ def put_slice(dest, at, source, pe):
     pgas.put_block(dest[at : at + source.size], source, pe)
 
 
-@checklist("B", "odd sizes and more than 2 GiB")
+@checklist("Symmetric heap", "odd sizes and more than 2 GiB")
 @needs_big_heap
 def test_more_than_two_gib_in_rows(heap):
     _, _, right, left = neighbours()
@@ -206,7 +206,7 @@ def test_more_than_two_gib_in_rows(heap):
     everywhere(difference(big[rows - 1].copy_to_host(), expected))
 
 
-@checklist("B", "loops of allocations leak nothing")
+@checklist("Symmetric heap", "loops of allocations leak nothing")
 def test_allocating_and_freeing_leaks_nothing(heap):
     """The sum is larger than the heap, and the sizes would leave holes."""
     keep = heap.empty(100, np.uint8)
@@ -225,7 +225,7 @@ def test_allocating_and_freeing_leaks_nothing(heap):
 # -------------------------------------------------------------------------------------------------------------------- contents
 
 
-@checklist("B", "zeroed memory is zero")
+@checklist("Symmetric heap", "zeroed memory is zero")
 def test_zeros_are_zero_in_reused_memory(heap):
     used = heap.full(5000, 0xAB, np.uint8)
     where = address(used)
@@ -235,7 +235,7 @@ def test_zeros_are_zero_in_reused_memory(heap):
     equal(array, np.zeros(1250, np.float32))
 
 
-@checklist("B", "zeroed memory is zero")
+@checklist("Symmetric heap", "zeroed memory is zero")
 def test_a_peer_may_put_as_soon_as_allocation_returns(heap):
     """Without a barrier: the data of a PE that returns first must not be overwritten by its neighbour's initial values."""
     me, _, right, left = neighbours()
@@ -248,7 +248,7 @@ def test_a_peer_may_put_as_soon_as_allocation_returns(heap):
         heap.free(dest)
 
 
-@checklist("B", "arrays are arrays of other libraries")
+@checklist("Symmetric heap", "arrays are arrays of other libraries")
 def test_full(heap):
     equal(heap.full((2, 3), 7.5), np.full((2, 3), 7.5))
     equal(heap.full(4, 3, np.uint8), np.full(4, 3, np.uint8))
@@ -256,7 +256,7 @@ def test_full(heap):
     equal(heap.full((), 2.5), np.full((), 2.5))
 
 
-@checklist("B", "arrays are arrays of other libraries")
+@checklist("Symmetric heap", "arrays are arrays of other libraries")
 def test_array_holds_each_pes_own_values(heap):
     me = pgas.my_pe()
     equal(heap.array([[1, 2], [3, me]]), np.array([[1, 2], [3, me]]))
@@ -264,7 +264,7 @@ def test_array_holds_each_pes_own_values(heap):
     equal(heap.array(np.asfortranarray(np.arange(6.0).reshape(2, 3))), np.arange(6.0).reshape(2, 3))
 
 
-@checklist("B", "arrays are arrays of other libraries")
+@checklist("Symmetric heap", "arrays are arrays of other libraries")
 @pytest.mark.parametrize("dtype", ["bool", "float16", "complex128", "uint64", PIXEL, PARTICLE], ids=str)
 def test_arrays_of_any_dtype(heap, dtype):
     data = payload(33, dtype, pgas.my_pe())
@@ -273,7 +273,7 @@ def test_arrays_of_any_dtype(heap, dtype):
     equal(array, data)
 
 
-@checklist("B", "arrays are arrays of other libraries")
+@checklist("Symmetric heap", "arrays are arrays of other libraries")
 def test_default_dtype(heap):
     assert heap.empty(1).dtype == heap.zeros(1).dtype == np.float64
 
@@ -281,7 +281,7 @@ def test_default_dtype(heap):
 # ------------------------------------------------------------------------------------------------------------------ as an array
 
 
-@checklist("B", "arrays are arrays of other libraries")
+@checklist("Symmetric heap", "arrays are arrays of other libraries")
 def test_is_a_device_array(heap):
     array = heap.array(np.arange(12, dtype=np.int32).reshape(3, 4))
     assert isinstance(array, pgas.SymmetricArray)
@@ -300,7 +300,7 @@ def test_is_a_device_array(heap):
     assert int(array[2, 3]) == 23
 
 
-@checklist("B", "arrays are arrays of other libraries")
+@checklist("Symmetric heap", "arrays are arrays of other libraries")
 def test_cuda_array_interface(heap):
     """CuPy, PyTorch and Numba read the array through this interface."""
     array = heap.array(np.arange(24, dtype=np.float32).reshape(4, 6))
@@ -315,7 +315,7 @@ def test_cuda_array_interface(heap):
     assert (part["shape"], part["data"][0], part["strides"]) == ((2,), address(array) + 32, (24,))
 
 
-@checklist("B", "arrays are arrays of other libraries")
+@checklist("Symmetric heap", "arrays are arrays of other libraries")
 @pytest.mark.skipif(not hasattr(cuda, "as_cuda_array"), reason="capability missing: cuda.as_cuda_array (not in Numba's simulator)")
 def test_interface_of_another_library(heap):
     """An object of another library with this interface is the same memory."""
@@ -332,7 +332,7 @@ def test_interface_of_another_library(heap):
 # ------------------------------------------------------------------------------------------------------------------------ ptr
 
 
-@checklist("B", "ptr: itself, peers, interior")
+@checklist("Symmetric heap", "ptr: itself, peers, interior")
 @needs_mapped_peers
 def test_ptr_on_the_host(heap):
     """Arrays, rows and slices of every PE can be read and written."""
@@ -364,7 +364,7 @@ def store_and_load(array, back, value, pe):
     back[i] = theirs[i]
 
 
-@checklist("B", "ptr: itself, peers, interior")
+@checklist("Symmetric heap", "ptr: itself, peers, interior")
 @needs_mapped_peers
 def test_ptr_in_kernels(heap):
     me, _, right, left = neighbours()
@@ -374,7 +374,7 @@ def test_ptr_in_kernels(heap):
     equal(back, np.arange(10, dtype=np.float32) + 100 * me)
 
 
-@checklist("B", "ptr: unreachable PEs, other memory")
+@checklist("Symmetric heap", "ptr: unreachable PEs, other memory")
 def test_ptr_refuses_what_is_not_symmetric(heap):
     array = heap.zeros(4)
     assert "symmetric heap" in raised_by(ValueError, pgas.ptr, np.zeros(4), 0)
@@ -388,7 +388,7 @@ def test_ptr_refuses_what_is_not_symmetric(heap):
 # ---------------------------------------------------------------------------------------------------------------------- errors
 
 
-@checklist("L", "errors of dtype and arity are readable")
+@checklist("Python", "errors of dtype and arity are readable")
 @pytest.mark.parametrize("shape", [-1, (3, -2), 1.5, "three", (2, None)], ids=str)
 def test_bad_shape(heap, shape):
     text = raised_by((ValueError, TypeError), pgas.empty, shape)
@@ -396,26 +396,26 @@ def test_bad_shape(heap, shape):
     assert repr(shape) in text
 
 
-@checklist("L", "errors of dtype and arity are readable")
+@checklist("Python", "errors of dtype and arity are readable")
 @pytest.mark.parametrize("dtype", ["S4", "U2", object, np.dtype("f4, O"), np.dtype(("f4", (3,)))], ids=str)
 def test_bad_dtype(heap, dtype):
     text = raised_by(TypeError, pgas.empty, 3, dtype)
     assert str(np.dtype(dtype)) in text
 
 
-@checklist("L", "errors of dtype and arity are readable")
+@checklist("Python", "errors of dtype and arity are readable")
 def test_unknown_dtype(heap):
     assert "float33" in raised_by(TypeError, pgas.empty, 3, "float33")
 
 
-@checklist("B", "alignment is honoured")
+@checklist("Symmetric heap", "alignment is honoured")
 @pytest.mark.parametrize("alignment", [0, 3, -512, 1000])
 def test_bad_alignment(heap, alignment):
     text = raised_by(ValueError, pgas.empty, 3, alignment=alignment)
     assert f"power of two, not {alignment}" in text
 
 
-@checklist("B", "out of memory is an error on all PEs")
+@checklist("Symmetric heap", "out of memory is an error on all PEs")
 def test_out_of_memory_is_an_error_on_every_pe(heap):
     before = heap.empty(8, np.uint8)
     for text in texts_everywhere(pgas.HeapError, pgas.zeros, 1 << 40, np.uint8):
@@ -427,7 +427,7 @@ def test_out_of_memory_is_an_error_on_every_pe(heap):
     equal(heap.zeros(3), np.zeros(3))
 
 
-@checklist("B", "out of memory is an error on all PEs")
+@checklist("Symmetric heap", "out of memory is an error on all PEs")
 def test_out_of_memory_by_fragmentation(heap):
     quarter = HEAP_LIMIT // 4 - (1 << 20)
     arrays = [heap.empty(quarter, np.uint8) for _ in range(4)]
@@ -444,7 +444,7 @@ def heap_is_as_before(heap, where):
     heap.free(array)
 
 
-@checklist("B", "PEs that disagree get an error, no hang")
+@checklist("Symmetric heap", "PEs that disagree get an error, no hang")
 @needs_peer
 @pytest.mark.parametrize("odd", ["first", "last"])
 @pytest.mark.parametrize(
@@ -475,7 +475,7 @@ def test_pes_ask_for_different_arrays(heap, usual, other, odd):
     heap_is_as_before(heap, where)
 
 
-@checklist("B", "PEs that disagree get an error, no hang")
+@checklist("Symmetric heap", "PEs that disagree get an error, no hang")
 @needs_peer
 def test_free_against_empty(heap):
     array = heap.zeros(10)
@@ -489,7 +489,7 @@ def test_free_against_empty(heap):
     equal(array, np.zeros(10))
 
 
-@checklist("B", "PEs that disagree get an error, no hang")
+@checklist("Symmetric heap", "PEs that disagree get an error, no hang")
 @needs_peer
 def test_barrier_against_empty(heap):
     call = pgas.barrier_all if pgas.my_pe() == 0 else (lambda: pgas.empty(7, np.int16))
@@ -498,7 +498,7 @@ def test_barrier_against_empty(heap):
         assert "PE 1 called pgas.empty(" in text
 
 
-@checklist("B", "PEs that disagree get an error, no hang")
+@checklist("Symmetric heap", "PEs that disagree get an error, no hang")
 @needs_peer
 def test_pes_free_different_arrays(heap):
     first, second = heap.zeros(10), heap.zeros(10)
@@ -507,7 +507,7 @@ def test_pes_free_different_arrays(heap):
     equal(first, np.zeros(10))
 
 
-@checklist("B", "PEs that disagree get an error, no hang")
+@checklist("Symmetric heap", "PEs that disagree get an error, no hang")
 @needs_peer
 def test_an_error_of_one_pe(heap):
     """A PE's own mistake is an error there; the others get one from the collective call that it does not make."""
@@ -534,7 +534,7 @@ def freed(heap):
     return array, view
 
 
-@checklist("B", "freed arrays are refused")
+@checklist("Symmetric heap", "freed arrays are refused")
 @pytest.mark.parametrize("which", ["array", "view"])
 @pytest.mark.parametrize(
     "use",
@@ -559,12 +559,12 @@ def test_use_after_free(freed, use, which):
     assert "test_heap.py:" in text
 
 
-@checklist("B", "freed arrays are refused")
+@checklist("Symmetric heap", "freed arrays are refused")
 def test_free_twice(freed):
     assert "already freed" in raised_by(pgas.HeapError, pgas.free, freed[0])
 
 
-@checklist("B", "freed arrays are refused")
+@checklist("Symmetric heap", "freed arrays are refused")
 def test_memory_of_a_freed_array_in_another(heap):
     """The freed array stays refused when a new array takes its memory."""
     old = heap.zeros(10, np.int32)
@@ -574,7 +574,7 @@ def test_memory_of_a_freed_array_in_another(heap):
     equal(new, np.full(10, 4, np.int32))
 
 
-@checklist("B", "freed arrays are refused")
+@checklist("Symmetric heap", "freed arrays are refused")
 def test_free_of_a_view(heap):
     array = heap.zeros((4, 5))
     for view in (array[1:], array[:2], array[0]):
@@ -582,13 +582,13 @@ def test_free_of_a_view(heap):
     equal(array, np.zeros((4, 5)))
 
 
-@checklist("B", "free of nothing")
+@checklist("Symmetric heap", "free of nothing")
 def test_free_of_anything_else(heap):
     for other in (np.zeros(3), cuda.to_device(np.zeros(3)), None, 7):
         assert "symmetric heap" in raised_by(ValueError, pgas.free, other)
 
 
-@checklist("B", "freed arrays are refused")
+@checklist("Symmetric heap", "freed arrays are refused")
 @needs_mapped_peers
 @needs_peer
 def test_free_of_a_peers_instance(heap):
@@ -598,7 +598,7 @@ def test_free_of_a_peers_instance(heap):
     equal(array, np.zeros(5))
 
 
-@checklist("B", "freed arrays are refused")
+@checklist("Symmetric heap", "freed arrays are refused")
 def test_free_waits_for_kernels(heap):
     array = heap.zeros(1000, np.int64)
     for _ in range(3):
@@ -610,7 +610,7 @@ def test_free_waits_for_kernels(heap):
 # --------------------------------------------------------------------------------------------------- what a library may refuse
 
 
-@checklist("B", "free of nothing")
+@checklist("Symmetric heap", "free of nothing")
 def test_free_of_none(heap):
     """It does nothing, as shmem_free(NULL), or is refused."""
     try:
@@ -619,7 +619,7 @@ def test_free_of_none(heap):
         refused(error)
 
 
-@checklist("B", "ptr: unreachable PEs, other memory")
+@checklist("Symmetric heap", "ptr: unreachable PEs, other memory")
 @needs_peer
 def test_ptr_of_a_peer_that_is_not_mapped(heap):
     """ptr() of the peer is None; that of the PE itself is not."""
@@ -630,7 +630,7 @@ def test_ptr_of_a_peer_that_is_not_mapped(heap):
         everywhere(None if found is None else difference(found, np.full(4, 3, np.int32)))
 
 
-@checklist("B", "registration of memory from elsewhere")
+@checklist("Symmetric heap", "registration of memory from elsewhere")
 @needs("register", "unregister")
 def test_registered_memory_is_a_local_operand(heap):
     """For put and get. To register it twice, or to use it unregistered, is an error."""
@@ -646,7 +646,7 @@ def test_registered_memory_is_a_local_operand(heap):
     raised_by((ValueError, pgas.PgasError), pgas.unregister, buffer)
 
 
-@checklist("B", "growth past the first heap")
+@checklist("Symmetric heap", "growth past the first heap")
 def test_growth(heap):
     """An array that does not fit into the initial heap; puts to both of its ends work."""
     me, _, right, left = neighbours()
@@ -675,7 +675,7 @@ def put_get_and_add(dest, source, back, idx, pe):
             pgas.atomic_add(dest, idx[i], 1000, pe)
 
 
-@checklist("B", "growth past the first heap")
+@checklist("Symmetric heap", "growth past the first heap")
 def test_growth_in_steps(heap):
     """Arrays across the end of the initial heap and beyond it. Earlier arrays and their views stay valid."""
     me, _, right, left = neighbours()
@@ -706,7 +706,7 @@ def test_growth_in_steps(heap):
     everywhere(difference(view.copy_to_host(), payload(nelems, np.int64, left)[:100]))
 
 
-@checklist("B", "growth past the first heap", "loops of allocations leak nothing")
+@checklist("Symmetric heap", "growth past the first heap", "loops of allocations leak nothing")
 def test_memory_of_a_grown_heap_is_reused(heap):
     try:
         first = heap.empty(HEAP_SIZE + (100 << 20), np.uint8)

@@ -16,7 +16,7 @@ from conformance.job import is_running
 from conformance.ring import once_is_enough, ring_works, send, works_afterwards
 
 
-@checklist("A", "PEs are numbered as the bootstrap numbers them")
+@checklist("Init and finalize", "PEs are numbered as the bootstrap numbers them")
 def test_pes_are_numbered_from_zero():
     with pgas.init():
         assert pgas.n_pes() == N
@@ -25,14 +25,14 @@ def test_pes_are_numbered_from_zero():
         ring_works()
 
 
-@checklist("A", "PEs are numbered as the bootstrap numbers them")
+@checklist("Init and finalize", "PEs are numbered as the bootstrap numbers them")
 @once_is_enough
 def test_pes_are_numbered_as_mpi_does(mpi):
     with pgas.init():
         assert (pgas.my_pe(), pgas.n_pes()) == (mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size)
 
 
-@checklist("A", "init twice counts")
+@checklist("Init and finalize", "init twice counts")
 def test_init_may_be_nested():
     job = pgas.init()
     assert pgas.init() is job
@@ -44,8 +44,8 @@ def test_init_may_be_nested():
     assert not is_running()
 
 
-@checklist("A", "another job in the same process")
-@checklist("L", "kernels after another init")
+@checklist("Init and finalize", "another job in the same process")
+@checklist("Python", "kernels after another init")
 def test_init_after_finalize():
     for i in range(2 if THROUGH_NIC else 4):
         pgas.init()
@@ -53,7 +53,7 @@ def test_init_after_finalize():
         pgas.finalize()
 
 
-@checklist("A", "finalize releases everything")
+@checklist("Init and finalize", "finalize releases everything")
 @once_is_enough
 def test_calls_without_a_job():
     array = np.zeros(3)
@@ -67,7 +67,7 @@ def test_calls_without_a_job():
             call()
 
 
-@checklist("A", "finalize releases everything")
+@checklist("Init and finalize", "finalize releases everything")
 def test_arrays_after_finalize_are_refused():
     pgas.init()
     array = pgas.zeros(4)
@@ -84,7 +84,7 @@ def test_arrays_after_finalize_are_refused():
         ring_works()
 
 
-@checklist("A", "finalize releases everything")
+@checklist("Init and finalize", "finalize releases everything")
 @once_is_enough
 def test_a_clean_job_warns_of_nothing():
     with warnings.catch_warnings():
@@ -93,7 +93,7 @@ def test_a_clean_job_warns_of_nothing():
             ring_works()
 
 
-@checklist("A", "finalize releases everything")
+@checklist("Init and finalize", "finalize releases everything")
 @once_is_enough
 def test_context_manager_finalizes():
     with pgas.init() as job:
@@ -102,7 +102,7 @@ def test_context_manager_finalizes():
     assert not is_running()
 
 
-@checklist("A", "finalize releases everything")
+@checklist("Init and finalize", "finalize releases everything")
 def test_context_manager_leaves_an_exception_alone():
     """An uncaught exception ends the job on every PE; if it is caught, the program goes on."""
     with pytest.raises(ZeroDivisionError), pgas.init():
@@ -113,7 +113,7 @@ def test_context_manager_leaves_an_exception_alone():
         pgas.finalize()
 
 
-@checklist("A", "PEs are numbered as the bootstrap numbers them")
+@checklist("Init and finalize", "PEs are numbered as the bootstrap numbers them")
 @once_is_enough
 def test_world_as_communicator(mpi):
     with pgas.init(mpi.COMM_WORLD):
@@ -121,7 +121,7 @@ def test_world_as_communicator(mpi):
         ring_works()
 
 
-@checklist("A", "PEs are numbered as the bootstrap numbers them")
+@checklist("Init and finalize", "PEs are numbered as the bootstrap numbers them")
 @once_is_enough
 def test_order_of_a_communicator(mpi):
     """PEs are numbered by the communicator's ranks."""
@@ -134,7 +134,7 @@ def test_order_of_a_communicator(mpi):
 
 
 @needs_jobs_side_by_side
-@checklist("A", "PEs are numbered as the bootstrap numbers them")
+@checklist("Init and finalize", "PEs are numbered as the bootstrap numbers them")
 def test_sub_communicators(mpi):
     """Two jobs side by side, each with its own heap."""
     world = mpi.COMM_WORLD
@@ -150,14 +150,14 @@ def test_sub_communicators(mpi):
 
 
 @needs_jobs_side_by_side
-@checklist("A", "a job of one PE")
+@checklist("Init and finalize", "a job of one PE")
 def test_communicator_of_one(mpi):
     with pgas.init(mpi.COMM_SELF):
         assert (pgas.my_pe(), pgas.n_pes()) == (0, 1)
         ring_works()
 
 
-@checklist("A", "init twice counts")
+@checklist("Init and finalize", "init twice counts")
 @once_is_enough
 def test_nested_init_with_a_communicator(mpi):
     """A communicator of the job's processes in their order is accepted, others are refused."""
@@ -175,7 +175,7 @@ def test_nested_init_with_a_communicator(mpi):
     turned.Free()
 
 
-@checklist("A", "PEs are numbered as the bootstrap numbers them")
+@checklist("Init and finalize", "PEs are numbered as the bootstrap numbers them")
 @once_is_enough
 def test_messages_of_the_user_and_of_pgas_do_not_mix(mpi):
     world = mpi.COMM_WORLD
@@ -187,7 +187,7 @@ def test_messages_of_the_user_and_of_pgas_do_not_mix(mpi):
         assert receive.wait() == {"rank": (world.rank - 1) % N}
 
 
-@checklist("A", "an init that fails raises")
+@checklist("Init and finalize", "an init that fails raises")
 @needs_peer
 @once_is_enough
 def test_intercommunicator_is_refused(mpi):
@@ -202,7 +202,7 @@ def test_intercommunicator_is_refused(mpi):
         ring_works()
 
 
-@checklist("A", "an init that fails raises")
+@checklist("Init and finalize", "an init that fails raises")
 @once_is_enough
 def test_more_heap_than_memory(monkeypatch):
     with monkeypatch.context() as patch:
@@ -213,7 +213,7 @@ def test_more_heap_than_memory(monkeypatch):
     works_afterwards()
 
 
-@checklist("A", "PEs are numbered as the bootstrap numbers them")
+@checklist("Init and finalize", "PEs are numbered as the bootstrap numbers them")
 @once_is_enough
 def test_exchange_of_objects():
     with pgas.init():
@@ -246,7 +246,7 @@ def await_and_copy(dest, flag, out):
         out[i] = dest[i]
 
 
-@checklist("A", "finalize implies quiet")
+@checklist("Init and finalize", "finalize implies quiet")
 def test_puts_before_finalize_arrive():
     """PE 0 puts without a quiet and finalizes. The last PE waits for the flag, checks the data, and then finalizes."""
     pgas.init()
@@ -265,7 +265,7 @@ def test_puts_before_finalize_arrive():
 
 
 @once_is_enough
-@checklist("L", "any order of garbage collection")
+@checklist("Python", "any order of garbage collection")
 def test_arrays_and_views_die_in_any_order():
     """Before and after finalize; arrays that were not freed are reported, and nothing else happens."""
     for order in (1, -1):
@@ -302,8 +302,8 @@ print("child", status, "array", array.copy_to_host().tolist(), "PE", pgas.my_pe(
 
 
 @once_is_enough
-@checklist("L", "fork and atexit")
-@checklist("A", "a job of one PE")
+@checklist("Python", "fork and atexit")
+@checklist("Init and finalize", "a job of one PE")
 @pytest.mark.timeout(210)
 def test_a_forked_child_and_a_program_without_finalize():
     """PE 0 starts a separate program, without mpirun."""

@@ -21,7 +21,7 @@ def quiet_kernel():
     pgas.quiet()
 
 
-@checklist("J", "nbi on two streams")
+@checklist("Streams and graphs", "nbi on two streams")
 def test_nbi_of_two_streams(heap):
     """On each stream a kernel starts puts and the next one completes them; the streams do not disturb each other."""
     me, _, right, left = neighbours()
@@ -46,7 +46,7 @@ def fill(array, value):
         array[i] = value
 
 
-@checklist("J", "the default stream", "operations on a stream come in the order of its kernels")
+@checklist("Streams and graphs", "the default stream", "operations on a stream come in the order of its kernels")
 def test_kernels_of_the_default_stream_come_in_order(heap):
     """Fill, put, fill again: the put reads the first contents."""
     me, _, right, left = neighbours()

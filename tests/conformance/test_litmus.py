@@ -21,7 +21,7 @@ def load_then_store(x, found, rounds, right):
 
 
 @needs_peer
-@checklist("F", "load buffering")
+@checklist("Order", "load buffering")
 def test_load_buffering(heap):
     """Each PE stores after its load, so not all loads can have seen a store."""
     _, _, right, _ = neighbours()
@@ -50,7 +50,7 @@ def write_to_all_then_flag(data, flag, wrong, rounds):
             cuda.atomic.add(wrong, 0, 1)
 
 
-@checklist("F", "message passing", "waits acquire what a NIC wrote")
+@checklist("Order", "message passing", "waits acquire what a NIC wrote")
 def test_every_pe_tells_all_others(heap):
     """Plain loads after wait_until() see the data before the flag."""
     data, flag, wrong = heap.zeros(2 * ROUNDS, np.int64), heap.zeros(ROUNDS, np.int32), heap.zeros(1, np.int32)
@@ -75,7 +75,7 @@ def put_by_two_queues(dest, source, flag, wrong, rounds, right, left):
         pgas.barrier_all()
 
 
-@checklist("F", "fence orders puts, across queues")
+@checklist("Order", "fence orders puts, across queues")
 def test_fence_orders_puts_of_different_queues(heap):
     _, _, right, left = neighbours()
     dest, source = heap.zeros(65, np.int64), heap.zeros(65, np.int64)
@@ -100,7 +100,7 @@ def put_by_all_then_one_quiet(dest, source, done, pe):
             pgas.wait_until(done, 1, pgas.GE, 1)
 
 
-@checklist("F", "quiet completes what happened before it")
+@checklist("Order", "quiet completes what happened before it")
 def test_one_quiet_for_all_blocks(heap):
     me, _, right, left = neighbours()
     dest, source, done = heap.zeros(400, np.int32), heap.array(np.arange(400, dtype=np.int32) + 1000 * me), heap.zeros(2, np.int32)

@@ -23,7 +23,7 @@ def add_under_lock(lock, idx, counter, repeats, pe):
         pgas.clear_lock(lock, idx)
 
 
-@checklist("E", "locks exclude each other's holders")
+@checklist("Atomics", "locks exclude each other's holders")
 @pytest.mark.parametrize(("dtype", "idx"), [("int64", 0), ("uint64", (1, 1))])
 def test_threads_of_all_pes_compete_for_a_lock(heap, dtype, idx):
     """For locks whose words are on different PEs."""
@@ -53,7 +53,7 @@ def move_under_lock(lock, data, local, wrong, rounds):
         cuda.syncthreads()
 
 
-@checklist("E", "a lock hands over what its holder wrote")
+@checklist("Atomics", "a lock hands over what its holder wrote")
 def test_a_holder_sees_what_the_one_before_wrote(heap):
     """Whole arrays, on its own PE and on others."""
     n, threads, rounds = pgas.n_pes(), 40, 2 if pgas.SIMULATOR else 50
@@ -76,7 +76,7 @@ def try_locks(lock, counter, taken, repeats, pe):
     taken[t] = done
 
 
-@checklist("E", "locks exclude each other's holders")
+@checklist("Atomics", "locks exclude each other's holders")
 def test_locks_that_are_tried(heap):
     me, n, threads = pgas.my_pe(), pgas.n_pes(), 3
     lock, counter, taken = heap.zeros(1, np.int64), heap.zeros(1, np.int64), heap.zeros(threads, np.int64)
@@ -85,7 +85,7 @@ def test_locks_that_are_tried(heap):
     equal(taken, np.full(threads, REPEATS))
 
 
-@checklist("E", "locks exclude each other's holders")
+@checklist("Atomics", "locks exclude each other's holders")
 @pytest.mark.parametrize("on_stream", [False, True], ids=["at once", "on a stream"])
 def test_locks_on_the_host(heap, on_stream):
     me, n = pgas.my_pe(), pgas.n_pes()
@@ -107,7 +107,7 @@ def test_locks_on_the_host(heap, on_stream):
     equal(counter, np.array([3 * n if me == 0 else 0]))
 
 
-@checklist("E", "locks exclude each other's holders")
+@checklist("Atomics", "locks exclude each other's holders")
 def test_counts_of_a_lock_wrap(heap):
     """A lock that was cleared 2^32 - 1 times."""
     me, n = pgas.my_pe(), pgas.n_pes()

@@ -79,7 +79,7 @@ def wait_forever(flag):
     pgas.wait_until(flag, 2, pgas.EQ, 7)
 
 
-@checklist("G", "a wait past its deadline")
+@checklist("Wait and test", "a wait past its deadline")
 def test_a_wait_that_never_ends(monkeypatch):
     """The error names PE, operation, element, awaited and found value; the next job works."""
     with monkeypatch.context() as patch:
@@ -108,7 +108,7 @@ def wait_for_some(flags, status):
 
 
 @once_is_enough
-@checklist("G", "a wait past its deadline")
+@checklist("Wait and test", "a wait past its deadline")
 @pytest.mark.parametrize("kernel", [wait_for_all, wait_for_any, wait_for_some], ids=["all", "any", "some_vector"])
 def test_a_wait_for_several_that_never_ends(monkeypatch, kernel):
     """The error names an element of the wait set."""
@@ -123,7 +123,7 @@ def test_a_wait_for_several_that_never_ends(monkeypatch, kernel):
     assert "< -3, last saw -3" in text
 
 
-@checklist("C", "a PE that does not exist")
+@checklist("Remote memory access", "a PE that does not exist")
 @needs_checks
 @pytest.mark.parametrize("pe", [N] if THROUGH_NIC else [-1, N, 1000])
 @pytest.mark.parametrize("kernel", [p_anywhere, g_anywhere, add_anywhere], ids=["p", "g", "atomic_fetch_add"])
@@ -135,7 +135,7 @@ def test_a_pe_that_does_not_exist(kernel, pe):
     assert f"PE {me}, block 0, thread 0: {name}: PE {pe} does not exist" in text
 
 
-@checklist("C", "a PE that does not exist")
+@checklist("Remote memory access", "a PE that does not exist")
 @needs_checks
 @pytest.mark.parametrize(
     ("kernel", "args", "name"),
@@ -149,7 +149,7 @@ def test_a_copy_with_a_pe_that_does_not_exist(kernel, args, name):
     assert f"thread 0: {name}: PE {N} does not exist" in device_error(kernel, dest, source, *args, N)
 
 
-@checklist("C", "a PE that does not exist")
+@checklist("Remote memory access", "a PE that does not exist")
 @needs_checks
 @once_is_enough
 def test_a_signal_to_a_pe_that_does_not_exist():
@@ -157,7 +157,7 @@ def test_a_signal_to_a_pe_that_does_not_exist():
     assert f"signal_op: PE {N} does not exist" in device_error(signal_anywhere, pgas.zeros(3, np.uint64), N)
 
 
-@checklist("C", "local operands off the heap")
+@checklist("Remote memory access", "local operands off the heap")
 @needs_checks
 @pytest.mark.parametrize("kernel", [p_anywhere, g_anywhere, add_anywhere], ids=["p", "g", "atomic_fetch_add"])
 @once_is_enough
@@ -167,7 +167,7 @@ def test_an_element_off_the_heap(kernel):
     assert f"idx is {1 << 40} on axis 0 of {'source' if kernel is g_anywhere else 'dest'}, which has 3 there" in text
 
 
-@checklist("C", "local operands off the heap")
+@checklist("Remote memory access", "local operands off the heap")
 @needs_checks
 def test_a_destination_off_the_heap():
     pgas.init()
@@ -176,7 +176,7 @@ def test_a_destination_off_the_heap():
     assert "is not on the symmetric heap" in text
 
 
-@checklist("C", "local operands off the heap")
+@checklist("Remote memory access", "local operands off the heap")
 @needs_checks
 @once_is_enough
 def test_a_source_of_get_off_the_heap():
@@ -185,7 +185,7 @@ def test_a_source_of_get_off_the_heap():
     assert "get from PE 0: source, 16 bytes at" in text
 
 
-@checklist("C", "local operands off the heap")
+@checklist("Remote memory access", "local operands off the heap")
 @needs_checks
 @once_is_enough
 def test_a_wait_off_the_heap():
@@ -218,7 +218,7 @@ def broadcast_of_a_column(a, m, s):
     pgas.broadcast(pgas.TEAM_WORLD, a[4:], m[:, 0], 0)
 
 
-@checklist("L", "slices with gaps are refused by name")
+@checklist("Python", "slices with gaps are refused by name")
 @pytest.mark.parametrize(
     ("kernel", "name", "operand", "axis", "apart", "wanted"),
     [
@@ -243,7 +243,7 @@ def test_slices_with_gaps(kernel, name, operand, axis, apart, wanted):
     assert f"allocated at {__file__}:" in text
 
 
-@checklist("C", "slices, dimensions, counts, conversions")
+@checklist("Remote memory access", "slices, dimensions, counts, conversions")
 @needs_checks
 @pytest.mark.parametrize(("kernel", "name", "way"), [(put_any, "put_block", "to"), (get_any, "get", "from")], ids=["put", "get"])
 @pytest.mark.parametrize("nelems", [11, -1])
@@ -255,7 +255,7 @@ def test_more_elements_than_there_are(kernel, name, way, nelems):
     assert f"{name} {way} PE 0: {nelems} elements wanted, but dest has 10" in text
 
 
-@checklist("C", "slices, dimensions, counts, conversions")
+@checklist("Remote memory access", "slices, dimensions, counts, conversions")
 @needs_checks
 @once_is_enough
 def test_a_source_longer_than_dest():

@@ -33,7 +33,7 @@ def message_passing(data, flag, rounds, wrong, right):
             cuda.atomic.add(wrong, 0, 1)
 
 
-@checklist("F", "message passing")
+@checklist("Order", "message passing")
 @pytest.mark.parametrize("dtype", [np.dtype("int64"), np.dtype("int16")], ids=name_of)
 @pytest.mark.parametrize("threads", [1, 8])
 def test_message_passing(heap, dtype, threads):
@@ -61,7 +61,7 @@ def message_passing_to_all(data, flag, rounds, wrong):
                 cuda.atomic.add(wrong, 0, 1)
 
 
-@checklist("F", "message passing")
+@checklist("Order", "message passing")
 def test_one_fence_for_all_pes(heap):
     n = pgas.n_pes()
     data, flag, wrong = heap.full((n, ROUNDS), -1, np.int32), heap.zeros((n, ROUNDS), np.int32), heap.zeros(1, np.int32)
@@ -99,8 +99,8 @@ def flags_after_fence(dest, source, counter, flag, rounds, wrong, right, left):
         pgas.barrier_all_block()
 
 
-@checklist("F", "fence orders puts, across queues")
-@checklist("E", "atomics, fence and puts in order")
+@checklist("Order", "fence orders puts, across queues")
+@checklist("Atomics", "atomics, fence and puts in order")
 def test_a_fence_covers_the_block_before_a_syncthreads(heap):
     _, _, right, left = neighbours()
     dest, source = heap.zeros(300, np.int64), heap.zeros(300, np.int64)
@@ -127,7 +127,7 @@ def forwarded(data, flag, rounds, wrong, right):
             pgas.p(flag, 0, r, right)
 
 
-@checklist("F", "message passing")
+@checklist("Order", "message passing")
 def test_messages_that_are_passed_on(heap):
     """Causality: after a flag is acquired and passed on, the next PE also sees the data before it."""
     _, _, right, _ = neighbours()
@@ -150,7 +150,7 @@ def store_buffer(word, found, rounds, right):
         found[r] = pgas.g(word, r, me)
 
 
-@checklist("F", "store buffering")
+@checklist("Order", "store buffering")
 def test_store_buffering(heap):
     """With a quiet between store and load, at least one PE must see a store."""
     _, _, right, _ = neighbours()
@@ -187,7 +187,7 @@ def independent_reads(x, y, go, found, rounds):
             found[2 * r + 1] = pgas.g(x, r, 0)
 
 
-@checklist("F", "independent reads of independent writes")
+@checklist("Order", "independent reads of independent writes")
 @needs_peer
 def test_independent_reads_of_independent_writes(heap):
     """Two readers with a quiet between their loads agree on the order of two stores."""
@@ -211,7 +211,7 @@ def quiet_only(rounds, done):
     cuda.atomic.add(done, 0, 1)
 
 
-@checklist("F", "quiet with nothing outstanding")
+@checklist("Order", "quiet with nothing outstanding")
 def test_quiet_and_fence_with_nothing_outstanding(heap):
     done = heap.zeros(1, np.int32)
     quiet_only[2, 40](5, done)
@@ -244,7 +244,7 @@ def quiet_in_branches(dest, source, flag, wrong, right):
             cuda.atomic.add(wrong, 0, 1)
 
 
-@checklist("F", "quiet in divergent warps")
+@checklist("Order", "quiet in divergent warps")
 def test_quiet_in_divergent_warps(heap):
     _, _, right, _ = neighbours()
     threads = 40
@@ -271,7 +271,7 @@ def quiet_of_one_thread(dest, source, counter, wrong, right):
             cuda.atomic.add(wrong, 0, 1)
 
 
-@checklist("F", "quiet completes what happened before it")
+@checklist("Order", "quiet completes what happened before it")
 def test_a_quiet_completes_what_happened_before(heap):
     _, _, right, _ = neighbours()
     dest, source = heap.zeros(5 * THREADS, np.int16), heap.array(500 + np.arange(5 * THREADS, dtype=np.int16))
@@ -297,7 +297,7 @@ def quiet_pe_of_one_thread(dest, source, counter, wrong, right, left):
             cuda.atomic.add(wrong, 0, 1)
 
 
-@checklist("F", "quiet completes what happened before it")
+@checklist("Order", "quiet completes what happened before it")
 def test_quiet_pe_completes_puts_to_the_pe(heap):
     _, _, right, left = neighbours()
     dest, source = heap.zeros(6 * THREADS, np.int16), heap.array(500 + np.arange(5 * THREADS, dtype=np.int16))
@@ -323,7 +323,7 @@ def quiet_pe_on_every_queue(dest, source, numbers, wrong):
                     cuda.atomic.add(wrong, 0, 1)
 
 
-@checklist("F", "quiet completes what happened before it")
+@checklist("Order", "quiet completes what happened before it")
 @pytest.mark.parametrize("numbers", [0, 1, 2])
 def test_quiet_pe_of_every_queue_pair(heap, numbers):
     n = pgas.n_pes()
@@ -344,7 +344,7 @@ def nothing_outstanding(rounds, done):
     cuda.atomic.add(done, 0, 1)
 
 
-@checklist("F", "quiet with nothing outstanding")
+@checklist("Order", "quiet with nothing outstanding")
 def test_quiet_pe_and_flush_with_nothing_outstanding(heap):
     done = heap.zeros(1, np.int32)
     nothing_outstanding[2, 40](5, done)
@@ -427,7 +427,7 @@ BARRIER_KERNELS = {
 }  # fmt: skip
 
 
-@checklist("I", "a barrier completes puts, a sync does not", "barriers without end")
+@checklist("Collectives", "a barrier completes puts, a sync does not", "barriers without end")
 @pytest.mark.parametrize("name", BARRIER_KERNELS)
 def test_barriers_in_kernels(heap, name):
     """200 rounds: barrier_all completes the round's puts; sync_all comes after a quiet, and no PE leaves it early."""
@@ -470,7 +470,7 @@ def mixed_barriers(box, rounds, wrong, right):
             cuda.atomic.add(wrong, 0, 1)
 
 
-@checklist("I", "collectives of mixed scopes")
+@checklist("Collectives", "collectives of mixed scopes")
 def test_mixed_barriers(heap):
     _, _, right, _ = neighbours()
     box, wrong = heap.zeros(2, np.int64), heap.zeros(1, np.int32)
@@ -492,7 +492,7 @@ def late(box, sum_of_boxes, right, spin):
         sum_of_boxes[0] += box[pe]
 
 
-@checklist("I", "a barrier completes puts, a sync does not")
+@checklist("Collectives", "a barrier completes puts, a sync does not")
 def test_barrier_waits_for_the_last(heap):
     me, n, right, _ = neighbours()
     for last in range(n):
@@ -506,7 +506,7 @@ def p_each(dest, value, pe):
     pgas.p(dest, cuda.grid(1), value, pe)
 
 
-@checklist("I", "a barrier completes puts, a sync does not")
+@checklist("Collectives", "a barrier completes puts, a sync does not")
 def test_host_barrier_completes_kernels(heap):
     """barrier_all on the host waits for each PE's kernels, so all their puts have arrived after it."""
     me, n, _, _ = neighbours()
@@ -516,7 +516,7 @@ def test_host_barrier_completes_kernels(heap):
     equal(dest, np.array([[100 * i + (me - i) % n] * 64 for i in range(20)], np.int32))
 
 
-@checklist("I", "a barrier completes puts, a sync does not", "barriers without end")
+@checklist("Collectives", "a barrier completes puts, a sync does not", "barriers without end")
 def test_host_barriers(heap):
     for _ in range(30):
         pgas.barrier_all()
@@ -536,7 +536,7 @@ def wait_for_change(ivar, cmp, awaited, sent, seen, right):
     seen[cuda.threadIdx.x] = ivar[1, 2]
 
 
-@checklist("G", "six comparisons of every type")
+@checklist("Wait and test", "six comparisons of every type")
 @pytest.mark.parametrize("dtype", WAITABLE, ids=name_of)
 def test_every_comparison(heap, dtype):
     """Signed numbers around zero, unsigned ones around the middle of their range."""
@@ -566,7 +566,7 @@ def wait_for_sum(ivar, total, pe):
     pgas.wait_until(ivar, 1, pgas.GE, total)
 
 
-@checklist("F", "waits acquire what a NIC wrote")
+@checklist("Order", "waits acquire what a NIC wrote")
 def test_waits_see_atomics_of_all_pes(heap):
     """All threads of all PEs add to a word of their right neighbour, then wait for the sum in their own."""
     right = neighbours()[2]

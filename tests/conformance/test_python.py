@@ -362,7 +362,7 @@ def barrier_with_an_argument(f):
     pgas.barrier_all_block(f)
 
 
-@checklist("L", "errors of dtype and arity are readable")
+@checklist("Python", "errors of dtype and arity are readable")
 @pytest.mark.parametrize(("kernel", "names", "wanted"), CASES)
 def test_refused(arrays, kernel, names, wanted):
     text = refused(kernel, *[arrays[name] for name in names])
@@ -371,7 +371,7 @@ def test_refused(arrays, kernel, names, wanted):
     pgas.synchronize()
 
 
-@checklist("L", "errors of dtype and arity are readable")
+@checklist("Python", "errors of dtype and arity are readable")
 def test_a_refused_kernel_harms_nobody(arrays):
     """The job goes on."""
     _, _, right, left = neighbours()
@@ -412,7 +412,7 @@ def by_keywords(dest, source, sig, counter, back, pe):
     back[5] = pgas.ptr(pe=pe, dest=dest)[5]
 
 
-@checklist("L", "kinds of calls and launches")
+@checklist("Python", "kinds of calls and launches")
 @needs_mapped_peers
 def test_keywords(heap):
     me, _, right, left = neighbours()
@@ -435,7 +435,7 @@ def plain_kernel(dest, source, sig, pe):
     signal_wait_until(sig, 0, GE, 1)
 
 
-@checklist("L", "kinds of calls and launches")
+@checklist("Python", "kinds of calls and launches")
 def test_plain_cuda_jit_and_imported_names(heap):
     """The collective launch is first, so no PE waits in the other one while its neighbour compiles."""
     me, _, right, left = neighbours()
@@ -466,7 +466,7 @@ def by_device_functions(dest, source):
     send_doubled(dest, source, i, right_neighbour())
 
 
-@checklist("L", "kinds of calls and launches")
+@checklist("Python", "kinds of calls and launches")
 def test_device_functions_of_the_user(heap):
     me, _, _, left = neighbours()
     dest, source = heap.zeros(64, np.int32), heap.array(np.arange(64, dtype=np.int32) + 100 * me)
@@ -482,7 +482,7 @@ def who_and_how_many(out):
     out[2 * i + 1] = pgas.n_pes()
 
 
-@checklist("L", "kinds of calls and launches")
+@checklist("Python", "kinds of calls and launches")
 def test_my_pe_and_n_pes_in_kernels(heap):
     out = heap.full(160, -1, np.int64)
     who_and_how_many[2, 40](out)
@@ -496,7 +496,7 @@ def to_pes_of_any_type(dest, pes):
         pgas.atomic_add(dest, i, 1, pes[i])
 
 
-@checklist("L", "kinds of calls and launches")
+@checklist("Python", "kinds of calls and launches")
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "uint32", "int64", "uint64"])
 def test_pe_of_any_integer_type(heap, dtype):
     n, me = pgas.n_pes(), pgas.my_pe()
@@ -514,19 +514,19 @@ DEVICE_FUNCTIONS = [
 ]  # fmt: skip
 
 
-@checklist("L", "errors of dtype and arity are readable")
+@checklist("Python", "errors of dtype and arity are readable")
 def test_there_are_device_functions():
     assert len(DEVICE_FUNCTIONS) == 20, DEVICE_FUNCTIONS
 
 
-@checklist("L", "errors of dtype and arity are readable")
+@checklist("Python", "errors of dtype and arity are readable")
 def test_device_functions_on_the_host():
     for name in DEVICE_FUNCTIONS:
         with raises(TypeError, rf"pgas\.{name} is a device function: call it inside a kernel"):
             getattr(pgas, name)()
 
 
-@checklist("L", "errors of dtype and arity are readable")
+@checklist("Python", "errors of dtype and arity are readable")
 def test_every_public_name_is_there_and_documented():
     for name in pgas.__all__:
         thing = getattr(pgas, name)
@@ -542,7 +542,7 @@ def count_on_peer(counter, step, pe):
     pgas.atomic_add(counter, cuda.threadIdx.x, step, pe)
 
 
-@checklist("L", "kinds of calls and launches")
+@checklist("Python", "kinds of calls and launches")
 def test_bound_launch(heap):
     """A bound kernel can be launched several times."""
     _, _, right, _ = neighbours()
@@ -555,7 +555,7 @@ def test_bound_launch(heap):
     equal(counter, np.full(40, 30))
 
 
-@checklist("L", "kinds of calls and launches")
+@checklist("Python", "kinds of calls and launches")
 def test_one_kernel_many_configurations(heap):
     _, _, right, _ = neighbours()
     counter = heap.zeros(64, np.int64)
@@ -579,8 +579,8 @@ def meet_all_blocks(counter, wrong, threads):
             cuda.atomic.add(wrong, 0, 1)
 
 
-@checklist("L", "kinds of calls and launches")
-@checklist("K", "a kernel that waits for another PE's")
+@checklist("Python", "kinds of calls and launches")
+@checklist("Concurrency", "a kernel that waits for another PE's")
 @pytest.mark.parametrize(("grid", "block"), [(7, 33), ((3, 2), (4, 5)), ([2, 2, 1], [2, 2, 1])], ids=str)
 def test_launched_blocks_run_at_the_same_time(heap, grid, block):
     counter, wrong = heap.zeros(1, np.int32), heap.zeros(1, np.int32)
@@ -590,7 +590,7 @@ def test_launched_blocks_run_at_the_same_time(heap, grid, block):
     equal(wrong, np.zeros(1, np.int32))
 
 
-@checklist("K", "more CTAs than fit at once")
+@checklist("Concurrency", "more CTAs than fit at once")
 def test_launch_of_more_blocks_than_fit(heap):
     counter = heap.zeros(1, np.int32)
     with raises(ValueError, "meet_all_blocks: 1000000 blocks of 256 threads cannot run concurrently on (this GPU|an H100); the maximum is"):
@@ -598,7 +598,7 @@ def test_launch_of_more_blocks_than_fit(heap):
     equal(counter, np.zeros(1, np.int32))
 
 
-@checklist("B", "PEs that disagree get an error, no hang")
+@checklist("Symmetric heap", "PEs that disagree get an error, no hang")
 @needs_peer
 def test_pes_launch_different_kernels(heap):
     counter = heap.zeros(1, np.int32)
@@ -610,7 +610,7 @@ def test_pes_launch_different_kernels(heap):
     equal(counter, np.zeros(1, np.int32))
 
 
-@checklist("L", "errors of dtype and arity are readable")
+@checklist("Python", "errors of dtype and arity are readable")
 def test_kernel_without_configuration(heap):
     with raises(ValueError, r"put_whole needs a launch configuration: put_whole\[blocks, threads_per_block\]"):
         put_whole(heap.zeros(1), heap.zeros(1), 0)
@@ -624,7 +624,7 @@ def put_dynamic_shared(dest, start, pe):
     pgas.put_block(dest[2:34], buffer[:32], pe)
 
 
-@checklist("L", "kinds of calls and launches")
+@checklist("Python", "kinds of calls and launches")
 @needs_any_memory
 @pytest.mark.parametrize("collectively", [True, False])
 def test_dynamic_shared_memory(heap, collectively):
@@ -637,7 +637,7 @@ def test_dynamic_shared_memory(heap, collectively):
     dest.holds(2, np.arange(32, dtype=np.int32) + 50 * left)
 
 
-@checklist("J", "operations on a stream come in the order of its kernels")
+@checklist("Streams and graphs", "operations on a stream come in the order of its kernels")
 def test_streams(heap):
     """Kernels on two streams, synchronised one by one; launch() on a stream."""
     me, _, right, left = neighbours()
@@ -657,7 +657,7 @@ def kernel_in_numbas_cache(dest, pe):
     pgas.p(dest, 0, 1, pe)
 
 
-@checklist("L", "compiled code in other processes")
+@checklist("Python", "compiled code in other processes")
 @pytest.mark.gpu
 def test_numbas_own_cache_is_refused(heap):
     """Numba's cache key lacks the constants that pgas compiles in."""
@@ -665,7 +665,7 @@ def test_numbas_own_cache_is_refused(heap):
         kernel_in_numbas_cache[1, 1](heap.zeros(1), 0)
 
 
-@checklist("L", "bfloat16")
+@checklist("Python", "bfloat16")
 def test_bfloat16(heap):
     """NumPy has no such dtype; ml_dtypes adds one."""
     pytest.importorskip("ml_dtypes", reason="capability missing: ml_dtypes, without which NumPy has no bfloat16")
@@ -707,7 +707,7 @@ def all_moves(team, gathered, collected, spread, exchanged, parts, source, count
     pgas.alltoallv_block(team, parts, counts, displs, source, counts, displs)
 
 
-@checklist("L", "float8")
+@checklist("Python", "float8")
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"])
 def test_float8(heap, name):
     """Bits arrive unchanged, also those of NaNs. ml_dtypes has the types."""
@@ -754,7 +754,7 @@ def rows_and_elements(dest, source, pe):
         pgas.atomic_add(dest, (source.shape[0] - 1, source.shape[1] - 1), 5, pe)
 
 
-@checklist("L", "arrays of two dimensions")
+@checklist("Python", "arrays of two dimensions")
 def test_two_dimensions(heap):
     me, _, right, left = neighbours()
     dest, source = Watched(heap, (4, 6), np.int32), heap.array(payload(24, np.int32, me).reshape(4, 6))

@@ -133,7 +133,7 @@ def counterpart(copy):
 # ------------------------------------------------------------------------------------------------------ sizes, dtypes, offsets
 
 
-@checklist("C", "every type by every operation", "neighbours of dest are untouched")
+@checklist("Remote memory access", "every type by every operation", "neighbours of dest are untouched")
 @dtypes
 def test_every_dtype(heap, dtype):
     """With every operation, each into its own place."""
@@ -145,7 +145,7 @@ def test_every_dtype(heap, dtype):
     dest.check()
 
 
-@checklist("C", "sizes 0, 1, odd, around powers of two")
+@checklist("Remote memory access", "sizes 0, 1, odd, around powers of two")
 @copies
 @pytest.mark.parametrize("dtype", [np.dtype("uint8"), np.dtype("float32"), PIXEL], ids=name_of)
 def test_sizes(heap, copy, dtype):
@@ -160,7 +160,7 @@ def test_sizes(heap, copy, dtype):
     dest.check()
 
 
-@checklist("C", "any alignment of dest and source")
+@checklist("Remote memory access", "any alignment of dest and source")
 @copies
 def test_every_alignment_of_dest_and_source(heap, copy):
     """Offsets in bytes, so head, 16-byte body and tail of a copy have all lengths."""
@@ -175,7 +175,7 @@ def test_every_alignment_of_dest_and_source(heap, copy):
     dest.check()
 
 
-@checklist("C", "any alignment of dest and source")
+@checklist("Remote memory access", "any alignment of dest and source")
 @pytest.mark.parametrize("parts", [("float32", "complex64"), ("float64", "complex128")], ids=lambda p: p[1])
 def test_complex_numbers_at_the_alignment_of_their_parts(heap, parts):
     real, both = map(np.dtype, parts)
@@ -187,7 +187,9 @@ def test_complex_numbers_at_the_alignment_of_their_parts(heap, parts):
     dest.check()
 
 
-@checklist("C", "sizes 0, 1, odd, around powers of two", "any alignment of dest and source", "neighbours of dest are untouched")
+@checklist(
+    "Remote memory access", "sizes 0, 1, odd, around powers of two", "any alignment of dest and source", "neighbours of dest are untouched"
+)
 @pytest.mark.parametrize("dtype", [np.dtype(d) for d in ("uint8", "int16", "complex128")] + [POINT, PARTICLE], ids=name_of)
 def test_any_size_at_any_offset(heap, dtype):
     """Hypothesis chooses operation, length and offsets."""
@@ -209,7 +211,7 @@ def test_any_size_at_any_offset(heap, dtype):
     copies_exactly()
 
 
-@checklist("C", "sizes 0, 1, odd, around powers of two")
+@checklist("Remote memory access", "sizes 0, 1, odd, around powers of two")
 @copies
 def test_large(heap, copy):
     pe, left = counterpart(copy)
@@ -221,7 +223,7 @@ def test_large(heap, copy):
 # ----------------------------------------------------------------------------------------------------------- who copies to whom
 
 
-@checklist("C", "itself as target")
+@checklist("Remote memory access", "itself as target")
 @copies
 def test_to_and_from_itself(heap, copy):
     me = pgas.my_pe()
@@ -244,7 +246,7 @@ def exchange_by_gets(dest, source, nelems):
         pgas.get_block(dest[pe * nelems : (pe + 1) * nelems], source[me * nelems : (me + 1) * nelems], pe)
 
 
-@checklist("C", "all pairs of PEs")
+@checklist("Remote memory access", "all pairs of PEs")
 @pytest.mark.parametrize("kernel", [exchange_by_puts, exchange_by_gets], ids=["put", "get"])
 @pytest.mark.parametrize("blocks", [1, 4])
 def test_all_to_all(heap, kernel, blocks):
@@ -256,7 +258,7 @@ def test_all_to_all(heap, kernel, blocks):
     dest.holds(0, np.concatenate([payload(n * nelems, np.int32, pe)[me * nelems : (me + 1) * nelems] for pe in range(n)]))
 
 
-@checklist("C", "circular shift", "all pairs of PEs")
+@checklist("Remote memory access", "circular shift", "all pairs of PEs")
 @copies
 def test_circular_shift_by_every_distance(heap, copy):
     me, n = pgas.my_pe(), pgas.n_pes()
@@ -285,7 +287,7 @@ def g_each(dest, at, source, nelems, pe):
         dest[at + i] = pgas.g(source, i, pe)
 
 
-@checklist("C", "every type by every operation")
+@checklist("Remote memory access", "every type by every operation")
 @pytest.mark.parametrize(("kernel", "copy"), [(p_each, "put"), (g_each, "get")], ids=["p", "g"])
 @plain_dtypes
 def test_single_elements_of_every_dtype(heap, kernel, copy, dtype):
@@ -302,7 +304,7 @@ def p_converted(dest, pe):
     pgas.p(dest, 2, int16(100), pe)
 
 
-@checklist("C", "slices, dimensions, counts, conversions")
+@checklist("Remote memory access", "slices, dimensions, counts, conversions")
 @plain_dtypes
 def test_p_converts_values_like_an_assignment(heap, dtype):
     _, _, right, _ = neighbours()
@@ -316,7 +318,7 @@ def p_float(dest, value, pe):
     pgas.p(dest, 0, value, pe)
 
 
-@checklist("C", "slices, dimensions, counts, conversions")
+@checklist("Remote memory access", "slices, dimensions, counts, conversions")
 @pytest.mark.parametrize("dtype", [np.dtype(d) for d in ("int32", "uint64", "float32", "complex64", "float16")], ids=name_of)
 def test_p_converts_a_float(heap, dtype):
     _, _, right, left = neighbours()
@@ -342,7 +344,7 @@ def transposed_by_g(dest, source, pe):
         dest[j, i] = pgas.g(source, (i, j), pe)
 
 
-@checklist("C", "slices, dimensions, counts, conversions")
+@checklist("Remote memory access", "slices, dimensions, counts, conversions")
 @pytest.mark.parametrize(("kernel", "copy"), [(transposed_by_p, "put"), (transposed_by_g, "get")], ids=["p", "g"])
 def test_two_dimensions_by_element(heap, kernel, copy):
     pe, left = counterpart(copy)
@@ -364,7 +366,7 @@ def cube_by_g(dest, source, pe):
     dest[i, j, k] = pgas.g(source, (i, j, k), pe)
 
 
-@checklist("C", "slices, dimensions, counts, conversions")
+@checklist("Remote memory access", "slices, dimensions, counts, conversions")
 @pytest.mark.parametrize(("kernel", "copy"), [(cube_by_p, "put"), (cube_by_g, "get")], ids=["p", "g"])
 def test_three_dimensions_by_element(heap, kernel, copy):
     """Also in a 3-D grid of 3-D blocks."""
@@ -386,7 +388,7 @@ def put_planes(dest, source, pe):
     pgas.put_block(dest[1, 0:1, 5:7], source[1, 2:3, ::1][:, 0:2], pe)
 
 
-@checklist("C", "slices, dimensions, counts, conversions")
+@checklist("Remote memory access", "slices, dimensions, counts, conversions")
 def test_slices_in_kernels(heap):
     me, _, right, left = neighbours()
     shape = (5, 3, 7)
@@ -412,7 +414,7 @@ def get_whole(dest, source, pe):
     pgas.get_block(dest, source, pe)
 
 
-@checklist("C", "slices, dimensions, counts, conversions")
+@checklist("Remote memory access", "slices, dimensions, counts, conversions")
 @pytest.mark.parametrize(("kernel", "copy"), [(put_whole, "put"), (get_whole, "get")], ids=["put", "get"])
 def test_slices_on_the_host(heap, kernel, copy):
     pe, left = counterpart(copy)
@@ -427,7 +429,7 @@ def test_slices_on_the_host(heap, kernel, copy):
     flat.holds(7, payload(90, np.uint16, left)[40:80])
 
 
-@checklist("C", "slices, dimensions, counts, conversions")
+@checklist("Remote memory access", "slices, dimensions, counts, conversions")
 def test_arrays_in_fortran_order(heap):
     me, _, right, left = neighbours()
     dest, source = Watched(heap, (3, 8), np.int32), heap.array(payload(24, np.int32, me).reshape(3, 8))
@@ -435,7 +437,7 @@ def test_arrays_in_fortran_order(heap):
     equal(dest.array, payload(24, np.int32, left).reshape(3, 8))
 
 
-@checklist("C", "sizes 0, 1, odd, around powers of two")
+@checklist("Remote memory access", "sizes 0, 1, odd, around powers of two")
 def test_empty_arrays(heap):
     _, _, right, _ = neighbours()
     for shape in (0, (3, 0, 2)):
@@ -463,7 +465,7 @@ def counted(dest, source, nelems, pe, scope):
         pgas.get_warp(dest, source, pe, nelems)
 
 
-@checklist("C", "slices, dimensions, counts, conversions")
+@checklist("Remote memory access", "slices, dimensions, counts, conversions")
 @pytest.mark.parametrize("scope", range(5))
 def test_nelems(heap, scope):
     """The first nelems elements of both arrays, whose lengths may differ."""
@@ -475,7 +477,7 @@ def test_nelems(heap, scope):
     dest.check()
 
 
-@checklist("C", "slices, dimensions, counts, conversions")
+@checklist("Remote memory access", "slices, dimensions, counts, conversions")
 def test_nelems_counts_through_all_dimensions(heap):
     me, _, right, left = neighbours()
     dest, source = Watched(heap, (6, 7), np.uint32), heap.array(payload(42, np.uint32, me).reshape(6, 7))
@@ -483,7 +485,7 @@ def test_nelems_counts_through_all_dimensions(heap):
     dest.holds(0, payload(42, np.uint32, left)[:17])
 
 
-@checklist("C", "slices, dimensions, counts, conversions")
+@checklist("Remote memory access", "slices, dimensions, counts, conversions")
 def test_without_nelems_all_of_source_is_copied(heap):
     me, _, right, left = neighbours()
     dest, source = Watched(heap, 50, np.uint32), heap.array(payload(20, np.uint32, me))
@@ -528,7 +530,7 @@ def get_into_local(dest, source, pe):
         dest[9 * t + i] = buffer[i]
 
 
-@checklist("C", "local operands off the heap")
+@checklist("Remote memory access", "local operands off the heap")
 @needs_any_memory
 def test_shared_memory_as_source(heap):
     me, _, right, left = neighbours()
@@ -539,7 +541,7 @@ def test_shared_memory_as_source(heap):
     equal(dest.array, expected)
 
 
-@checklist("C", "local operands off the heap")
+@checklist("Remote memory access", "local operands off the heap")
 @needs_any_memory
 def test_shared_memory_as_destination(heap):
     me, _, _, left = neighbours()
@@ -548,7 +550,7 @@ def test_shared_memory_as_destination(heap):
     dest.holds(0, payload(80, np.int32, left)[2:71])
 
 
-@checklist("C", "local operands off the heap")
+@checklist("Remote memory access", "local operands off the heap")
 @needs_any_memory
 def test_local_memory_as_source(heap):
     me, _, right, left = neighbours()
@@ -557,7 +559,7 @@ def test_local_memory_as_source(heap):
     dest.holds(0, np.array([left + 100.0 * t + i for t in range(33) for i in range(9)]))
 
 
-@checklist("C", "local operands off the heap")
+@checklist("Remote memory access", "local operands off the heap")
 @needs_any_memory
 def test_local_memory_as_destination(heap):
     me, _, _, left = neighbours()
@@ -566,7 +568,7 @@ def test_local_memory_as_destination(heap):
     dest.holds(0, payload(300, np.float64, left)[:297])
 
 
-@checklist("C", "local operands off the heap")
+@checklist("Remote memory access", "local operands off the heap")
 @needs_any_memory
 def test_memory_of_other_allocators(heap):
     """Device memory that is not symmetric may be a local operand."""
@@ -599,7 +601,7 @@ def get_records(out, source, buffer, pe):
     out[i] = buffer[i].mass + buffer[i]["charge"] + buffer[i].kind
 
 
-@checklist("C", "slices, dimensions, counts, conversions")
+@checklist("Remote memory access", "slices, dimensions, counts, conversions")
 def test_fields_of_records(heap):
     """Kernels read and write the fields of symmetric records."""
     _, _, right, left = neighbours()
@@ -644,7 +646,7 @@ def put_and_reuse_by_warp(dest, source, rounds, nelems, pe):
         pgas.put_warp(dest[i * nelems + first : i * nelems + last], source[first:last], pe)
 
 
-@checklist("C", "source is free after a blocking put")
+@checklist("Remote memory access", "source is free after a blocking put")
 @pytest.mark.parametrize("kernel", [put_and_reuse, put_and_reuse_by_thread, put_and_reuse_by_warp], ids=["block", "thread", "warp"])
 def test_source_may_be_reused_after_a_blocking_put(heap, kernel):
     _, _, right, _ = neighbours()
@@ -664,7 +666,7 @@ def put_nbi_and_reuse_after_quiet(dest, source, rounds, nelems, pe):
         cuda.syncthreads()
 
 
-@checklist("C", "nbi, then quiet")
+@checklist("Remote memory access", "nbi, then quiet")
 def test_source_may_be_reused_after_quiet(heap):
     _, _, right, _ = neighbours()
     rounds, nelems = 5 * ROUNDS, 70
@@ -696,7 +698,7 @@ def put_nbi_and_flush_by_one(dest, source, rounds, nelems, pe):
         cuda.syncthreads()
 
 
-@checklist("C", "source is free after a blocking put")
+@checklist("Remote memory access", "source is free after a blocking put")
 @pytest.mark.parametrize("kernel", [put_nbi_and_reuse_after_flush, put_nbi_and_flush_by_one], ids=["each", "one"])
 def test_source_may_be_reused_after_flush(heap, kernel):
     _, _, right, _ = neighbours()
@@ -721,7 +723,7 @@ def get_nbi_of_all(dest, source, nelems, wrong):
                     cuda.atomic.add(wrong, 0, 1)
 
 
-@checklist("C", "nbi, then quiet")
+@checklist("Remote memory access", "nbi, then quiet")
 def test_one_quiet_completes_the_gets_of_a_block(heap):
     me, n, _, _ = neighbours()
     nelems = 77
@@ -741,7 +743,7 @@ def many_nbi_gets(dest, source, count, pe):
     pgas.quiet()
 
 
-@checklist("C", "more outstanding than queues hold")
+@checklist("Remote memory access", "more outstanding than queues hold")
 def test_many_outstanding_gets(heap):
     me, _, _, left = neighbours()
     count = 2000 if pgas.SIMULATOR else 200_000
@@ -757,7 +759,7 @@ def many_nbi(dest, source, count, pe):
     pgas.quiet()
 
 
-@checklist("C", "more outstanding than queues hold", "nbi, then quiet")
+@checklist("Remote memory access", "more outstanding than queues hold", "nbi, then quiet")
 def test_many_outstanding_puts(heap):
     me, _, right, left = neighbours()
     count = 2000 if pgas.SIMULATOR else 200_000
@@ -775,7 +777,7 @@ def put_quiet_get(dest, source, back, nelems, pe):
     pgas.get_block(back[:nelems], dest[:nelems], pe)
 
 
-@checklist("C", "get after put")
+@checklist("Remote memory access", "get after put")
 def test_get_after_put_and_quiet(heap):
     me, _, right, left = neighbours()
     dest, source, back = heap.zeros(500, np.float64), heap.array(payload(500, np.float64, me)), heap.zeros(500, np.float64)
@@ -827,7 +829,7 @@ def gets_of_blocks(dest, source, chunk, pe):
     pgas.get_block(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], pe)
 
 
-@checklist("C", "threads, warps and blocks at once")
+@checklist("Remote memory access", "threads, warps and blocks at once")
 @pytest.mark.parametrize(
     ("kernel", "copy", "group"),
     [
@@ -859,8 +861,8 @@ def divergent(dest, source, chunk, right, left):
         pgas.get(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], left)
 
 
-@checklist("C", "threads, warps and blocks at once")
-@checklist("K", "diverged warps")
+@checklist("Remote memory access", "threads, warps and blocks at once")
+@checklist("Concurrency", "diverged warps")
 def test_divergent_threads(heap):
     me, _, right, left = neighbours()
     dest, source = Watched(heap, 64 * 5 + 1, np.int32), heap.array(payload(64 * 5, np.int32, me))
@@ -868,7 +870,7 @@ def test_divergent_threads(heap):
     dest.holds(0, payload(64 * 5, np.int32, left))
 
 
-@checklist("C", "threads, warps and blocks at once")
+@checklist("Remote memory access", "threads, warps and blocks at once")
 @pytest.mark.parametrize("block", [1, 31, 33, 45, (5, 3), (2, 3, 4), (16, 3, 1), (1, 1, 40)], ids=str)
 def test_blocks_of_any_size_and_shape(heap, block):
     """Partial warps and numbering through two and three dimensions."""
@@ -888,7 +890,7 @@ def warps_of_any_block(dest, source, chunk, pe):
     pgas.quiet()
 
 
-@checklist("C", "threads, warps and blocks at once")
+@checklist("Remote memory access", "threads, warps and blocks at once")
 @pytest.mark.parametrize("block", [1, 7, 33, 45, 64, (5, 13), (4, 3, 6)], ids=str)
 def test_partial_warps(heap, block):
     me, _, right, left = neighbours()
@@ -909,7 +911,7 @@ def two_directions(dest, source, rounds, nelems, right):
         cuda.syncthreads()
 
 
-@checklist("C", "threads, warps and blocks at once")
+@checklist("Remote memory access", "threads, warps and blocks at once")
 def test_rounds_in_one_kernel(heap):
     me, _, right, left = neighbours()
     rounds, nelems = 2 * ROUNDS, int64(37)
@@ -940,7 +942,7 @@ def count_wrong_numbers(array, first, wrong):
 
 
 @needs_two_big_arrays
-@checklist("C", "1 GiB and more than 2 GiB")
+@checklist("Remote memory access", "1 GiB and more than 2 GiB")
 @pytest.mark.parametrize(("kernel", "copy"), [(put_whole, "put"), (get_whole, "get")], ids=["put", "get"])
 @pytest.mark.parametrize("nbytes", [1 << 30, BIG], ids=["1GiB", "2GiB"])
 def test_messages_of_gigabytes(heap, kernel, copy, nbytes):

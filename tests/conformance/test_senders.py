@@ -30,7 +30,7 @@ def put_then_signal(dest, source, sig, wrong, rounds, right, left):
         pgas.barrier_all_block()
 
 
-@checklist("D", "earlier puts need a fence")
+@checklist("Signals", "earlier puts need a fence")
 def test_a_fence_orders_a_signal_after_earlier_puts(heap):
     _, _, right, left = neighbours()
     dest, source = heap.zeros(CHUNK, np.int64), heap.zeros(CHUNK, np.int64)
@@ -60,7 +60,7 @@ def ring_reduce(total, box, sig, wrong, rounds):
         pgas.barrier_all_block()
 
 
-@checklist("D", "a sum does not say which sender came", "set and add")
+@checklist("Signals", "a sum does not say which sender came", "set and add")
 def test_a_word_for_each_sender(heap):
     me, n = pgas.my_pe(), pgas.n_pes()
     total, box = heap.zeros((n, CHUNK), np.int32), heap.zeros((n, CHUNK), np.int32)

@@ -140,7 +140,7 @@ FORMS = {
 }  # fmt: skip
 
 
-@checklist("D", "data is there when its signal is seen", "large payloads are whole", "set and add", "epochs with rising values")
+@checklist("Signals", "data is there when its signal is seen", "large payloads are whole", "set and add", "epochs with rising values")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", OPS)
 def test_data_is_there_when_the_signal_is_seen(heap, form, op):
@@ -156,7 +156,7 @@ def test_data_is_there_when_the_signal_is_seen(heap, form, op):
     equal(dest, left * 1_000_003 + EPOCHS * 7919 + np.arange(nelems))
 
 
-@checklist("D", "signal to itself")
+@checklist("Signals", "signal to itself")
 @pytest.mark.parametrize("form", FORMS)
 def test_signal_to_itself(heap, form):
     me = pgas.my_pe()
@@ -175,7 +175,7 @@ def put_signal_of_odd_bytes(dest, source, sig, size, pe, at):
     cuda.syncthreads()
 
 
-@checklist("D", "data is there when its signal is seen")
+@checklist("Signals", "data is there when its signal is seen")
 @pytest.mark.parametrize("size", [0, 1, 37, 256])
 def test_payloads_of_bytes_and_signals_in_two_dimensions(heap, size):
     me, _, right, left = neighbours()
@@ -204,7 +204,7 @@ def signal_from_everywhere(sig, repeats, total, seen):
         seen[0] = pgas.signal_wait_until(sig, 1, pgas.GE, total)
 
 
-@checklist("D", "many signals to one word")
+@checklist("Signals", "many signals to one word")
 def test_many_signals_add_up(heap):
     n = pgas.n_pes()
     blocks, threads, repeats = (2, 40, 2) if pgas.SIMULATOR else (32, 256, 8)
@@ -229,7 +229,7 @@ def put_signal_from_every_thread(dest, source, sig, chunk, total, wrong, right, 
         cuda.atomic.add(wrong, 0, bad)
 
 
-@checklist("D", "many signals to one word", "data is there when its signal is seen")
+@checklist("Signals", "many signals to one word", "data is there when its signal is seen")
 def test_data_of_many_senders(heap):
     _, _, right, left = neighbours()
     blocks, threads, chunk = (2, 24, 5) if pgas.SIMULATOR else (16, 128, 33)
@@ -254,7 +254,7 @@ def ping_pong(sig, rounds, seen, first, peer):
         seen[i] = value
 
 
-@checklist("D", "set and add", "waits return what satisfies them")
+@checklist("Signals", "set and add", "waits return what satisfies them")
 @needs_peer
 def test_ping_pong(heap):
     me = pgas.my_pe()
@@ -293,7 +293,7 @@ COMPARISONS = [
 ]
 
 
-@checklist("D", "waits return what satisfies them")
+@checklist("Signals", "waits return what satisfies them")
 @pytest.mark.parametrize(("comparison", "start", "awaited", "sent"), COMPARISONS, ids=lambda v: str(v))
 def test_waits_return_the_value_that_satisfied_them(heap, comparison, start, awaited, sent):
     _, _, right, _ = neighbours()
@@ -316,7 +316,7 @@ def wait_when_satisfied(sig, seen):
     seen[5] = pgas.signal_wait_until(sig, 0, pgas.LE, 7)
 
 
-@checklist("D", "waits return what satisfies them")
+@checklist("Signals", "waits return what satisfies them")
 def test_waits_that_are_satisfied_return_at_once(heap):
     sig, seen = heap.full(1, 7, np.uint64), heap.zeros(6, np.uint64)
     wait_when_satisfied[1, 1](sig, seen)
@@ -334,7 +334,7 @@ def count_up(sig, seen, rounds, right):
             seen[i - 1] = pgas.signal_wait_until(sig, 0, pgas.GE, i)
 
 
-@checklist("D", "epochs with rising values")
+@checklist("Signals", "epochs with rising values")
 def test_a_wait_may_return_a_later_value_but_never_an_earlier_one(heap):
     _, _, right, _ = neighbours()
     rounds = 50

@@ -92,7 +92,7 @@ def expect(dest, at, source, origin, strides, nelems):
 # ------------------------------------------------------------------------------------------------------------ strides and sizes
 
 
-@checklist("C", "strided iput and iget")
+@checklist("Remote memory access", "strided iput and iget")
 @copies
 @pytest.mark.parametrize("strides", STRIDES, ids=str)
 def test_strides_and_sizes(heap, copy, strides):
@@ -107,7 +107,7 @@ def test_strides_and_sizes(heap, copy, strides):
     dest.check()
 
 
-@checklist("C", "strided iput and iget")
+@checklist("Remote memory access", "strided iput and iget")
 @pytest.mark.parametrize("dtype", [*PLAIN, *RECORDS, WIDE], ids=name_of)
 def test_every_dtype(heap, dtype):
     """With every operation, each into its own place. uint16 stands for bfloat16, too."""
@@ -119,7 +119,7 @@ def test_every_dtype(heap, dtype):
     dest.check()
 
 
-@checklist("C", "strided iput and iget")
+@checklist("Remote memory access", "strided iput and iget")
 @copies
 def test_unaligned_addresses(heap, copy):
     """Larger elements at odd addresses, with different alignments of the two operands."""
@@ -132,7 +132,7 @@ def test_unaligned_addresses(heap, copy):
     dest.check()
 
 
-@checklist("C", "strided iput and iget")
+@checklist("Remote memory access", "strided iput and iget")
 @copies
 def test_numbers_at_the_alignment_of_their_parts(heap, copy):
     """Complex numbers at addresses that are multiples of only half their size."""
@@ -145,7 +145,7 @@ def test_numbers_at_the_alignment_of_their_parts(heap, copy):
     dest.check()
 
 
-@checklist("C", "strided iput and iget")
+@checklist("Remote memory access", "strided iput and iget")
 @pytest.mark.parametrize("dtype", [np.dtype("uint8"), np.dtype("float64"), PIXEL, ALIGNED_POINT], ids=name_of)
 def test_any_size_stride_and_offset(heap, dtype):
     """Hypothesis chooses operation, lengths, strides and offsets."""
@@ -167,7 +167,7 @@ def test_any_size_stride_and_offset(heap, dtype):
     copies_exactly()
 
 
-@checklist("C", "strided iput and iget", "more outstanding than queues hold")
+@checklist("Remote memory access", "strided iput and iget", "more outstanding than queues hold")
 @copies
 def test_more_elements_than_a_queue_holds(heap, copy):
     pe, left = counterpart(copy)
@@ -178,7 +178,7 @@ def test_more_elements_than_a_queue_holds(heap, copy):
     dest.check()
 
 
-@checklist("C", "strided iput and iget")
+@checklist("Remote memory access", "strided iput and iget")
 @copies
 def test_to_and_from_itself(heap, copy):
     me = pgas.my_pe()
@@ -197,7 +197,7 @@ def whole(dest, source, dst_stride, src_stride, to, origin):
     pgas.iget_block(dest[100:], source, dst_stride, src_stride, origin)
 
 
-@checklist("C", "strided iput and iget")
+@checklist("Remote memory access", "strided iput and iget")
 @pytest.mark.parametrize(("strides", "count"), [((1, 1), 60), ((3, 1), 34), ((3, 2), 30), ((2, 7), 9), ((99, 1), 2), ((100, 1), 1)])
 def test_without_nelems_the_shorter_array_counts(heap, strides, count):
     me, _, right, left = neighbours()
@@ -215,7 +215,7 @@ def empty(dest, source, right):
     pgas.iget_warp(dest[:0], source[:0], 1, 1, right)
 
 
-@checklist("C", "strided iput and iget")
+@checklist("Remote memory access", "strided iput and iget")
 def test_empty_arrays(heap):
     dest, source = Watched(heap, 20, np.float32), heap.array(payload(20, np.float32, 0))
     empty[1, WARP](dest.array, source, neighbours()[2])
@@ -233,7 +233,7 @@ def columns(dest, source, to, pe):
     pgas.iput_block(flat, theirs[1:], dest.shape[1], source.shape[1], to, source.shape[0])
 
 
-@checklist("C", "strided iput and iget")
+@checklist("Remote memory access", "strided iput and iget")
 def test_columns_of_a_matrix(heap):
     me, _, right, left = neighbours()
     dest, source = Watched(heap, (13, 6), np.float32), heap.array(payload(130, np.float32, me).reshape(13, 10))
@@ -257,7 +257,7 @@ def of_every_thread(dest, source, chunk, to, origin):
         pgas.iget(dest[at:], source[at:], 1 + t % 4, 1 + t % 5, origin, t % (chunk + 1))
 
 
-@checklist("C", "strided iput and iget")
+@checklist("Remote memory access", "strided iput and iget")
 def test_threads_with_strides_of_their_own(heap):
     me, _, right, left = neighbours()
     threads, chunk = 2 * 40, 20
@@ -269,7 +269,7 @@ def test_threads_with_strides_of_their_own(heap):
     dest.check()
 
 
-@checklist("C", "strided iput and iget")
+@checklist("Remote memory access", "strided iput and iget")
 @pytest.mark.parametrize("block", [31, 45, (5, 3), (16, 3, 1)], ids=str)
 def test_blocks_of_any_size_and_shape(heap, block):
     me, _, right, left = neighbours()
@@ -288,7 +288,7 @@ def iput_and_reuse(dest, source, rounds, nelems, pe):
         pgas.iput_block(dest[r * 3 * nelems :], source, 3, 2, pe, nelems)
 
 
-@checklist("C", "strided iput and iget")
+@checklist("Remote memory access", "strided iput and iget")
 def test_source_may_be_reused_on_return(heap):
     """And the data arrives by the end of the kernel, as with put."""
     right = neighbours()[2]
@@ -306,7 +306,7 @@ def through_shared_memory(dest, source, to, origin):
     pgas.iput_block(dest, buffer, 2, 3, to, 30)
 
 
-@checklist("C", "strided iput and iget", "local operands off the heap")
+@checklist("Remote memory access", "strided iput and iget", "local operands off the heap")
 @needs_any_memory
 def test_shared_memory(heap):
     me, n, right, left = neighbours()
@@ -334,7 +334,7 @@ def iput_float_stride(dest, source, pe):
     pgas.iput_warp(dest, source, 2.0, 1, pe)
 
 
-@checklist("L", "errors of dtype and arity are readable")
+@checklist("Python", "errors of dtype and arity are readable")
 @pytest.mark.parametrize(
     ("kernel", "shape", "words"),
     [

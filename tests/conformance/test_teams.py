@@ -63,7 +63,7 @@ def members_are(heap, team, pes):
         heap.free(array)
 
 
-@checklist("H", "predefined teams")
+@checklist("Teams", "predefined teams")
 def test_predefined_teams(heap):
     me, n = pgas.my_pe(), pgas.n_pes()
     members_are(heap, pgas.TEAM_WORLD, list(range(n)))
@@ -82,7 +82,7 @@ def test_predefined_teams(heap):
         equal(where, np.array([*team.pes, *[0] * (n - team.n_pes)]))
 
 
-@checklist("H", "predefined teams")
+@checklist("Teams", "predefined teams")
 def test_teams_of_a_node_and_of_shared_memory(heap):
     """NVSHMEM's meanings: the PEs of a node, whichever way they communicate, and the PEs between all of which ptr() gives an array."""
     n, array = pgas.n_pes(), heap.zeros(4, np.int32)
@@ -93,7 +93,7 @@ def test_teams_of_a_node_and_of_shared_memory(heap):
         everywhere(None if pgas.TEAM_NODE.pes == tuple(range(n)) else f"{pgas.TEAM_NODE.pes} of {n} PEs on one node")
 
 
-@checklist("H", "split_strided")
+@checklist("Teams", "split_strided")
 def test_every_strided_split(heap):
     n = pgas.n_pes()
     for start, stride, size in itertools.product(range(n), range(-n + 1, n), range(1, n + 1)):
@@ -104,7 +104,7 @@ def test_every_strided_split(heap):
             pgas.team_destroy(team)
 
 
-@checklist("H", "split_strided")
+@checklist("Teams", "split_strided")
 def test_a_split_counts_in_its_parent(heap):
     """start and stride count in the parent, not in the world. Only members of the parent call."""
     n, me = pgas.n_pes(), pgas.my_pe()
@@ -121,7 +121,7 @@ def test_a_split_counts_in_its_parent(heap):
         pgas.team_destroy(team)
 
 
-@checklist("H", "split_2d")
+@checklist("Teams", "split_2d")
 @pytest.mark.parametrize("xrange", [1, 2, 3, 9])
 def test_rows_and_columns(heap, xrange):
     """The last row may be shorter, and there may be fewer members than a row has."""
@@ -141,7 +141,7 @@ def test_rows_and_columns(heap, xrange):
         pgas.team_destroy(team)
 
 
-@checklist("H", "teams of any PEs")
+@checklist("Teams", "teams of any PEs")
 def test_any_order(heap):
     n = pgas.n_pes()
     for pes in itertools.permutations(range(n), max(1, n - 1)):
@@ -150,7 +150,7 @@ def test_any_order(heap):
         pgas.team_destroy(team)
 
 
-@checklist("H", "teams of any PEs")
+@checklist("Teams", "teams of any PEs")
 def test_copies_of_a_team(heap):
     """A copy is the team itself, as of any object that does not change. The number of a predefined team is the same on every PE."""
     assert pickle.loads(pickle.dumps(pgas.TEAM_WORLD)) == pgas.TEAM_WORLD
@@ -165,7 +165,7 @@ def test_copies_of_a_team(heap):
 
 
 @needs_peer
-@checklist("H", "teams of any PEs")
+@checklist("Teams", "teams of any PEs")
 def test_disjoint_teams_at_once(heap):
     """Each PE gives the list of its own team. Both teams may have the same id."""
     n, me = pgas.n_pes(), pgas.my_pe()
@@ -176,7 +176,7 @@ def test_disjoint_teams_at_once(heap):
     pgas.team_destroy(team)
 
 
-@checklist("H", "translation of PE numbers")
+@checklist("Teams", "translation of PE numbers")
 def test_translation(heap):
     """All pairs of teams; -1 for numbers of no member, and for no team."""
     n = pgas.n_pes()
@@ -191,7 +191,7 @@ def test_translation(heap):
         pgas.team_destroy(team)
 
 
-@checklist("H", "configuration")
+@checklist("Teams", "configuration")
 def test_channels(heap):
     """A team has the channels that it was made with, and its last one works."""
     dest, source = heap.zeros(1, np.int64), heap.full(1, 3, np.int64)
@@ -207,7 +207,7 @@ def test_channels(heap):
         pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1, pgas.n_pes(), channels=0)
 
 
-@checklist("H", "destroy, and ids again")
+@checklist("Teams", "destroy, and ids again")
 def test_splits_and_destroys(heap):
     """Each round makes a team with the id of the first, performs a collective and destroys the team."""
     n = pgas.n_pes()
@@ -248,7 +248,7 @@ def test_splits_and_destroys(heap):
         pgas.team_destroy(pgas.TEAM_WORLD)
 
 
-@checklist("H", "more teams than there may be")
+@checklist("Teams", "more teams than there may be")
 def test_as_many_as_there_may_be(heap):
     """All PEs get a HeapError at the same team. After a destroy there is room for one more, and after all destroys for as many again."""
     n = pgas.n_pes()
@@ -275,7 +275,7 @@ def test_as_many_as_there_may_be(heap):
     everywhere(None if len(set(counts)) == 1 and counts[0] > 1 else f"{counts}")
 
 
-@checklist("H", "teams one after another and overlapping")
+@checklist("Teams", "teams one after another and overlapping")
 def test_all_pairs(heap):
     """A team of each pair of PEs and of each PE alone, all at the same time."""
     n, me = pgas.n_pes(), pgas.my_pe()
@@ -290,7 +290,7 @@ def test_all_pairs(heap):
         pgas.team_destroy(team)
 
 
-@checklist("H", "split_strided", "split_2d", "teams of any PEs")
+@checklist("Teams", "split_strided", "split_2d", "teams of any PEs")
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
@@ -315,7 +315,7 @@ def test_what_is_no_team(heap, call, error, text):
 
 
 @needs_peer
-@checklist("H", "teams of any PEs", "split_strided")
+@checklist("Teams", "teams of any PEs", "split_strided")
 def test_pes_that_disagree(heap):
     """All PEs get an error, and the next team has the id that was free before."""
     n, me = pgas.n_pes(), pgas.my_pe()

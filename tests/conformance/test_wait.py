@@ -28,7 +28,7 @@ def look(ivar, values, out):
                 out[i, j, cmp] = 1 if pgas.test(ivar, i, cmp, values[j]) else 0
 
 
-@checklist("G", "six comparisons of every type")
+@checklist("Wait and test", "six comparisons of every type")
 @dtypes
 def test_every_comparison_of_every_dtype(heap, dtype):
     """Also at the limits of the dtype: comparisons are signed or unsigned like it."""
@@ -71,7 +71,7 @@ def wrong_answers(wait_set, answers, indices):
     return None
 
 
-@checklist("G", "all, any and some with masks", "vector forms")
+@checklist("Wait and test", "all, any and some with masks", "vector forms")
 @dtypes
 def test_tests_of_several_elements(heap, dtype):
     rng = np.random.default_rng([pgas.my_pe(), dtype.num])
@@ -115,7 +115,7 @@ def wait_for_nothing(ivars, status, indices, out):
     out[5] = pgas.wait_until_some_vector(ivars, indices, status, pgas.NE, ivars)
 
 
-@checklist("G", "no elements", "all, any and some with masks")
+@checklist("Wait and test", "no elements", "all, any and some with masks")
 def test_an_empty_wait_set_is_not_waited_for(heap):
     ivars, status, indices = heap.zeros(5, np.int32), heap.full(5, 2, np.int32), heap.zeros(5, np.int32)
     out = heap.full(6, 99, np.int64)
@@ -130,7 +130,7 @@ def choose(ivars, rounds, chosen):
         chosen[pgas.test_any(ivars, None, pgas.GE, 0)] += 1
 
 
-@checklist("G", "any is fair")
+@checklist("Wait and test", "any is fair")
 def test_any_neglects_none(heap):
     """OpenSHMEM 1.5, "SHMEM_WAIT_UNTIL_ANY": if several elements satisfy the condition, repeated calls return each of them eventually."""
     ivars, chosen = heap.zeros(7, np.int64), heap.zeros(7, np.int64)
@@ -146,7 +146,7 @@ def fetch_signals(sig, out):
     out[1] = pgas.signal_fetch(sig, 0)
 
 
-@checklist("D", "signal_fetch")
+@checklist("Signals", "signal_fetch")
 def test_signal_fetch(heap):
     sig, out = heap.array(np.array([2**64 - 3, 17], np.uint64)), heap.zeros(2, np.uint64)
     fetch_signals[1, 1](sig, out)
@@ -219,8 +219,8 @@ def send_and_wait_for_all(data, source, flags, wanted, order, wrong, right):
         wrong[1] += data.size
 
 
-@checklist("G", "all, any and some with masks", "vector forms")
-@checklist("F", "waits acquire what a NIC wrote")
+@checklist("Wait and test", "all, any and some with masks", "vector forms")
+@checklist("Order", "waits acquire what a NIC wrote")
 @pytest.mark.parametrize("dtype", [np.int16, np.uint32, np.int64], ids=lambda d: d.__name__)
 @pytest.mark.parametrize("kernel", [send_and_collect_any, send_and_collect_some, send_and_wait_for_all], ids=["any", "some", "all"])
 def test_data_is_there_when_its_flag_is_seen(heap, kernel, dtype):
@@ -257,7 +257,7 @@ def count_signals(dest, source, sig, seen, right):
         seen[1] = dest[0]
 
 
-@checklist("F", "waits acquire what a NIC wrote")
+@checklist("Order", "waits acquire what a NIC wrote")
 def test_polling_sees_the_data(heap):
     me, _, right, left = neighbours()
     dest, seen, sig = heap.zeros(100, np.int64), heap.zeros(2, np.int64), heap.zeros(1, np.uint64)

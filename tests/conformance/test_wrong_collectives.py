@@ -102,7 +102,7 @@ def number_in_a_fraction(dest, source):
     dest[0] = pgas.team_my_pe(1.5)
 
 
-@checklist("I", "what does not fit is refused")
+@checklist("Collectives", "what does not fit is refused")
 @pytest.mark.parametrize(("refused", "dtypes", "wanted"), CASES)
 def test_refused_when_compiled(heap, refused, dtypes, wanted):
     dest, source = (heap.zeros(8, np.dtype(dtype)) for dtype in dtypes)
@@ -199,7 +199,7 @@ CALLS = {
 WITH_PEERS = ("alltoall with a rest", *(name for name in CALLS if "in place" in name or "another" in name))
 
 
-@checklist("I", "what does not fit is refused")
+@checklist("Collectives", "what does not fit is refused")
 @pytest.mark.parametrize("name", CALLS)
 def test_refused_when_called(heap, name):
     """On every PE; dest is as it was, and after reset() collectives work."""
@@ -233,7 +233,7 @@ IN_PLACE = {
 
 
 @needs_peer
-@checklist("I", "what does not fit is refused")
+@checklist("Collectives", "what does not fit is refused")
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_refused_on_the_host(heap, name):
     """At the call and without effect: the next collective is right."""
@@ -262,7 +262,7 @@ ELEMENTS = {
 }
 
 
-@checklist("I", "what does not fit is refused")
+@checklist("Collectives", "what does not fit is refused")
 @pytest.mark.parametrize("name", ELEMENTS)
 def test_elements_refused_on_the_host(heap, name):
     call, dtype, wanted = ELEMENTS[name]

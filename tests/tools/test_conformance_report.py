@@ -17,9 +17,9 @@ SMOKE = ("test_another_library",)
 
 CHAPTERS_AT = Path(report.__file__).parent
 
-PUT = ("C", "nbi, then quiet")
-SHIFT = ("C", "circular shift")
-GRAPH = ("J", "capture into a CUDA graph")
+PUT = ("Remote memory access", "nbi, then quiet")
+SHIFT = ("Remote memory access", "circular shift")
+GRAPH = ("Streams and graphs", "capture into a CUDA graph")
 
 
 def said(nodeid, outcome, when="call", reason=None, elsewhere=None):
@@ -126,9 +126,9 @@ def test_runs_are_merged_in_the_file_and_shown(tmp_path):
     lines = file.getvalue().splitlines()
     assert any(line.split() == ["nbi,", "then", "quiet", "pass", "1"] for line in lines)
     assert any(line.split() == ["capture", "into", "a", "CUDA", "graph", "refused"] for line in lines)
-    assert "J, capture into a CUDA graph: refused in 2: no graphs here" in lines
-    assert "C, circular shift: not tested: not in these runs" in lines
-    assert "H: not tested: not in these runs" in lines
+    assert "Streams and graphs, capture into a CUDA graph: refused in 2: no graphs here" in lines
+    assert "Remote memory access, circular shift: not tested: not in these runs" in lines
+    assert "Teams: not tested: not in these runs" in lines
 
 
 def test_gaps_are_bullets_without_test_and_reason():
@@ -162,13 +162,13 @@ def test_another_library(tmp_path):
     (one,) = json.loads((tmp_path / "report.json").read_text())["runs"]
     assert one["about"]["library"] == "another"
     found = outcomes(one)["p2p 1 PE"]
-    assert found["D", "signal to itself"] == ("passed", ["another has no put_signal_nbi"])
-    assert found["G", "any is fair"] == ("refused", ["another has no test_any"])
-    assert found["D", "earlier puts need a fence"] == ("passed", [])
+    assert found["Signals", "signal to itself"] == ("passed", ["another has no put_signal_nbi"])
+    assert found["Wait and test", "any is fair"] == ("refused", ["another has no test_any"])
+    assert found["Signals", "earlier puts need a fence"] == ("passed", [])
 
 
 def test_the_checklist():
     assert is_bullet(*PUT)
-    assert not is_bullet("C", "no such thing")
-    assert not is_bullet("Z", "nbi, then quiet")
-    assert all(len(set(bullets)) == len(bullets) for _, bullets in CHAPTERS.values())
+    assert not is_bullet("Remote memory access", "no such thing")
+    assert not is_bullet("Nothing", "nbi, then quiet")
+    assert all(len(set(bullets)) == len(bullets) for bullets in CHAPTERS.values())
