@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from conformance import report
-from conformance.checklist import CHAPTERS, is_bullet, why_untested
+from conformance.checklist import why_untested
 
 #: Tests of this tool in `make check`; the others are in `make check-all`.
 SMOKE = ("test_another_library",)
@@ -53,37 +53,23 @@ def test_the_secrets_of_a_job_are_not_recorded(monkeypatch):
     assert {name for name in report.variables() if name in ("PGAS_SECRET", "PGAS_LAUNCHED", "PGAS_TRANSPORT")} == {"PGAS_TRANSPORT"}
 
 
-def test_a_bullet_has_the_worst_outcome_of_its_tests():
-    bullets = {"a": [PUT], "b": [PUT, SHIFT], "c": [SHIFT]}
-    found = run(said("a", "passed"), said("b", "failed", reason="x\nE wrong"), said("c", "skipped", "setup", "no GPU"), bullets=bullets)
-    assert outcomes(found) == {"p2p 2 PE": {PUT: ("failed", ["E wrong"]), SHIFT: ("failed", ["E wrong", "no GPU"])}}
+NO_GPU = said("c", "skipped", "setup", "no GPU")
 
 
-def test_refusals_keep_the_librarys_words():
-    found = run(said("a", "skipped", reason="refused: pgas.free: no array"), bullets={"a": [PUT]})
-    assert outcomes(found)["p2p 2 PE"][PUT] == ("refused", ["pgas.free: no array"])
-
-
-def test_a_passing_test_outweighs_a_skipped_one():
-    found = run(said("a", "passed"), said("b", "skipped", reason="no GPU"), bullets={"a": [GRAPH], "b": [GRAPH]})
-    assert outcomes(found)["p2p 2 PE"][GRAPH][0] == "passed"
-
-
-@pytest.mark.parametrize("when", ["setup", "teardown"])
-def test_a_failure_in_setup_or_teardown_counts(when):
-    found = run(said("a", "passed"), said("a", "failed", when, "E left running"), bullets={"a": [PUT]})
-    assert outcomes(found)["p2p 2 PE"][PUT] == ("failed", ["E left running"])
-
-
-def test_a_failure_on_another_pe_counts():
-    found = run(said("a", "passed"), said("a", "passed", "teardown", elsewhere=[1]), bullets={"a": [PUT]})
-    assert outcomes(found)["p2p 2 PE"][PUT] == ("failed", ["on PEs [1]"])
-
-
-def test_runs_differ_by_their_settings():
-    a = run(said("a", "passed"), bullets={"a": [PUT]}, about={"transport": "ibgda", "engine": "cpu"}, variables={"PGAS_SIM_WEAK": "1"})
-    b = run(said("a", "passed"), bullets={"a": [PUT]}, variables={"PGAS_TRANSPORT": "p2p"})
-    assert list(report.columns([a, b])) == ["ibgda/cpu 2 PE SIM_WEAK=1", "p2p 2 PE"]
+@pytest.mark.parametrize(
+    ("reports", "outcome", "reasons"),
+    [
+        ([said("a", "passed"), said("b", "failed", reason="x\nE wrong"), NO_GPU], "failed", ["E wrong", "no GPU"]),
+        ([said("a", "skipped", reason="refused: pgas.free: no array")], "refused", ["pgas.free: no array"]),
+        ([said("a", "passed"), NO_GPU], "passed", ["no GPU"]),
+        ([said("a", "passed"), said("a", "failed", "setup", "E left running")], "failed", ["E left running"]),
+        ([said("a", "passed"), said("a", "failed", "teardown", "E left running")], "failed", ["E left running"]),
+        ([said("a", "passed"), said("a", "passed", "teardown", elsewhere=[1])], "failed", ["on PEs [1]"]),
+    ],
+)
+def test_a_bullet_has_the_worst_outcome_of_its_tests(reports, outcome, reasons):
+    """The reasons are the library's own; a failure in setup, in teardown or on another PE counts."""
+    assert outcomes(run(*reports, bullets={name: [PUT] for name in "abc"})) == {"p2p 2 PE": {PUT: (outcome, reasons)}}
 
 
 def test_runs_with_the_same_settings_are_merged():
@@ -116,6 +102,7 @@ def test_the_last_run_of_a_test_counts(tmp_path, capsys, monkeypatch):
 
 
 def test_runs_are_merged_in_the_file_and_shown(tmp_path):
+    """A gap is a bullet with neither test nor reason."""
     path = tmp_path / "new" / "report.json"
     report.append(path, run(said("a", "passed"), bullets={"a": [PUT]}))
     refusal = run(said("b", "skipped", reason="refused: no graphs here"), bullets={"b": [GRAPH]}, about={"npes": 3})
@@ -129,14 +116,9 @@ def test_runs_are_merged_in_the_file_and_shown(tmp_path):
     assert "Streams and graphs, capture into a CUDA graph: refused in 2: no graphs here" in lines
     assert "Remote memory access, circular shift: not tested: not in these runs" in lines
     assert "Teams: not tested: not in these runs" in lines
-
-
-def test_gaps_are_bullets_without_test_and_reason():
-    found = run(said("a", "passed"), bullets={"a": [PUT]})
-    gaps = report.unanswered([found])
+    assert SHIFT in (gaps := report.unanswered(runs))
     assert PUT not in gaps
-    assert SHIFT in gaps
-    assert not [gap for gap in gaps if why_untested(*gap)]
+    assert not any(why_untested(*gap) for gap in gaps)
 
 
 ADAPTER = """
@@ -165,10 +147,3 @@ def test_another_library(tmp_path):
     assert found["Signals", "signal to itself"] == ("passed", ["another has no put_signal_nbi"])
     assert found["Wait and test", "any is fair"] == ("refused", ["another has no test_any"])
     assert found["Signals", "earlier puts need a fence"] == ("passed", [])
-
-
-def test_the_checklist():
-    assert is_bullet(*PUT)
-    assert not is_bullet("Remote memory access", "no such thing")
-    assert not is_bullet("Nothing", "nbi, then quiet")
-    assert all(len(set(bullets)) == len(bullets) for bullets in CHAPTERS.values())

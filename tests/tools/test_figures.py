@@ -1,4 +1,4 @@
-"""``make figures``: the plan of its runs, a run, its pictures."""
+"""``make figures``: the flags of its plan, runs, its pictures."""
 
 import json
 import os
@@ -19,34 +19,12 @@ MPIRUN = Path(sys.executable).with_name("mpirun")
 PNG = b"\x89PNG\r\n"
 
 
-def test_plan():
-    runs = list(figures.plan(gpu=True))
-    commands = [run["command"] for run in runs]
-    assert len(runs) == 49
-    assert "shmem_put_bw --transport ibgda -n 1000 -w 50 -t 1024 -f 2 -c 64 -b 512 -e 64M" in commands
-    assert "shmem_p_bw --transport ibrc -n 50 -w 10 -t 1024 -c 8 -i 2 -b 512K -e 512K" in commands
-    assert "jacobi --transport ibgda -csv -nx 16384 -ny 256 -niter 1000 -nccheck 100 -use_block_comm" in commands
-    for run in runs:
-        queues = {"PGAS_IBGDA_NUM_RC_PER_PE": str(run.get("ctas", 8)), "PGAS_QP_DEPTH": "8192"}
-        link = {"PGAS_SOFTHCA_GBPS": "200"} if run["curve"] == figures.LIMITED_PUT else {}
-        assert run["environment"] == ({} if run["curve"] == figures.ALLTOALL else queues | link)
-    of_jacobi = [run for run in runs if run["curve"] in (figures.JACOBI_P, figures.JACOBI_PUT)]
-    assert sorted(run["npes"] for run in of_jacobi) == [2] * 6 + [3] * 6 + [4] * 6
-
-
 def test_flags_are_accepted():
     of_alltoall = [run["command"].split()[2:] for run in figures.plan(gpu=True) if run["curve"] == figures.ALLTOALL]
     test = coll_latency.TESTS["alltoall_latency"]
     for flags in of_alltoall:
         found = options.parse(test.name, test.description, test.defaults, test.scopes, flags)
         assert [message.size for message in next(messages(COLLECTIVES["alltoall"], found, 2, test.scopes))] == [8 << k for k in range(19)]
-
-
-@pytest.mark.parametrize(
-    ("gpus", "name"), [([], "simulator"), (["NVIDIA H100 80GB HBM3"], "1xH100-80GB-HBM3"), (["NVIDIA H200"] * 8, "2xH200")]
-)
-def test_name_of_the_machine(gpus, name):
-    assert jobs.machine_name(gpus) == name
 
 
 @pytest.mark.skipif(not MPIRUN.exists(), reason="needs mpirun beside this Python")
@@ -101,28 +79,3 @@ def test_wrong_rows_are_not_drawn():
         ("ibrc, put", [(2, 0.002)]),
     ]
     assert panel.title.splitlines()[1] == "ibrc: p takes 3 times as long as put"
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--only", "Jacobo"], "no curve matches; they are: scattered p, coalesced p"),
-        (["--only", "("], "'(' is not a regular expression"),
-        (["x.json", "--only", "p"], "argument --only: it says what is measured, and a file is only drawn"),
-    ],
-)
-@pytest.mark.skipif(not MPIRUN.exists(), reason="needs mpirun beside this Python")
-def test_curves_that_cannot_be_measured(flags, words, monkeypatch, capsys):
-    monkeypatch.setenv("PATH", f"{MPIRUN.parent}:{os.environ['PATH']}")
-    with pytest.raises(SystemExit) as stop:
-        figures.main(flags)
-    assert stop.value.code == 2
-    assert words in capsys.readouterr().err
-
-
-def test_another_file_is_refused(tmp_path, capsys):
-    (tmp_path / "x.json").write_text("[1]")
-    with pytest.raises(SystemExit) as stop:
-        figures.main([str(tmp_path / "x.json")])
-    assert stop.value.code == 2
-    assert "x.json is not a result of" in capsys.readouterr().err

@@ -1,30 +1,23 @@
 """All point-to-point perf tests: kernels of every one run on two PEs over every transport, and what a wrong one is caught by."""
 
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import check_gpu
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from jobs import also
 from perf_runs import mpirun, with_mpirun
 from point_to_point import ATOMICS, FEW, NAMES, TESTS
 from test_perftests import ROW, a_report
 
 from pgas.perftests import compare
-from pgas.perftests.harness import atomics, options, plot, report
+from pgas.perftests.harness import options
 from pgas.perftests.harness.report import BANDWIDTH, LATENCY
-from pgas.perftests.harness.workload import p_workload, rounds_of_warps
 
 PROGRAM = Path(__file__).parents[1] / "support" / "point_to_point.py"
-
-
-def test_names_are_nvshmems():
-    assert [test.name for test in TESTS] == NAMES
 
 
 @pytest.mark.slow
@@ -69,15 +62,27 @@ def test_every_test_in_a_job_with_two_paths(tmp_path):
         assert all((row["wqes"] > 0) == (by_nic or row["path"] == "ibgda") for row in rows), name
 
 
-@with_mpirun
-def test_plain_stores_over_a_nic_are_refused():
-    done = mpirun(2, "-m", "pgas.perftests.shmem_st_bw", "--transport", "ibrc")
-    assert done.returncode == 2
-    assert "shmem_st_bw: error: needs p2p, and this job's transport is ibrc: plain stores reach the memory of a peer only" in done.stderr
-
-
 #: Test, what its kernels are replaced by, flags, what is said.
 WRONG = {
+    "an element that is left out": (
+        "shmem_put_bw",
+        "@pgas.jit\n"
+        "def kernel(dest, source, counter, start, iters, pe):\n"
+        "    pgas.put_block(dest[1:], source[1:], pe)\n"
+        "kernels = {'block': kernel}\n",
+        "-b 1K -e 1K -c 1",
+        r"size 1024: PE 1: 8 wrong bytes, the first at offset 0 \(message\): 0x",
+    ),
+    "a put that is sent twice": (  # its data is right
+        "shmem_put_bw",
+        "@pgas.jit\n"
+        "def kernel(dest, source, counter, start, iters, pe):\n"
+        "    for i in range(2 * iters):\n"
+        "        pgas.put_block(dest, source, pe)\n"
+        "kernels = {'block': kernel}\n",
+        "-b 1K -e 1K -c 1 -n 3 --transport ibgda",
+        "size 1024: PE 0: the card executed 6 WQEs instead of 3 for 3 messages of 3072 bytes",
+    ),
     "a message that is left out": (
         "shmem_put_ping_pong_latency",
         "@cuda.jit(device=True)\n"
@@ -124,117 +129,55 @@ def test_what_is_wrong_is_caught(name, tmp_path):
         f"from pgas.perftests import ping_pong, {test}\nfrom pgas.perftests.harness import pair\n\n{kernels}"
         f"sys.exit(pair.run(replace({test}.TEST, kernels=kernels)))\n"
     )
-    done = mpirun(2, program, *flags.split())
+    done = mpirun(2, program, *flags.split(), "--json", tmp_path / "run.json")
     assert done.returncode == 1, done.stderr
     assert re.search(words, done.stderr), done.stderr
-    assert re.search(r"^\d+ +thread +- .* NO  # interpreter$", done.stdout, re.MULTILINE)
+    assert re.search(r"^\d+ +(thread|block) +- .* NO( +\d+)*  # interpreter$", done.stdout, re.MULTILINE)
+    row = json.loads((tmp_path / "run.json").read_text())["rows"][0]
+    assert (row["validated"], row["bw_gbps"], row["latency_us"]) == (False, None, None)
 
 
-# ------------------------------------------------------------------------------------------------------------- atomics
+#: Not a multiple of 1024, which would be printed with the suffix K.
+A_FIFTH = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 5 // 1024 * 1024 + 8
 
-CHANGES = {
-    "inc": lambda old, value, other: old + 1, "add": lambda old, value, other: old + value, "and": lambda old, value, other: old & value,
-    "or": lambda old, value, other: old | value, "xor": lambda old, value, other: old ^ value, "set": lambda old, value, other: other,
-    "swap": lambda old, value, other: other, "fetch": lambda old, value, other: old,
-    "compare_swap": lambda old, value, other: other if old == ~other & 0xFFFF_FFFF else old,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", atomics.OPERATIONS)
-@given(old=st.integers(0, 2**32 - 1), value=st.integers(0, 2**32 - 1), hit=st.booleans(), iters=st.integers(0, 5))
-def test_oracle(name, old, value, hit, iters):
-    """Against Python's integers; compare_swap begins with what its first comparison wants, or not."""
-    old = value if hit else old
-    memory, seen = atomics.oracle(name, np.array([old], np.uint32), np.array([value], np.uint32), iters)
-    change = CHANGES[name if name in CHANGES else name.removeprefix("fetch_")]
-    fetched = 0
-    for i in range(iters):
-        fetched ^= old
-        old = change(old, value, value if i & 1 else ~value & 0xFFFF_FFFF) & 0xFFFF_FFFF
-    assert (int(memory[0]), int(seen[0])) == (old, fetched)
-
-
-@given(nelems=st.integers(1, 3000), ctas=st.integers(1, 4), threads=st.integers(1, 100))
-def test_rounds_of_warps_hold_every_element_once(nelems, ctas, threads):
-    work = p_workload(4 * nelems, "int", 1, ctas, threads)
-    rounds = list(rounds_of_warps(work))
-    assert sum(count * lanes for count, lanes in rounds) == nelems
-    assert all(0 <= lanes <= 32 for _, lanes in rounds)
-
-
-# ------------------------------------------------------------------------------------------------------------- latency
+#: PEs, command, variables, what is said. Sizes larger than the machine are refused before memory is allocated: by init, or after it, as a
+#: heap of the simulator takes memory only when touched.
+REFUSED = [
+    (1, "shmem_put_bw", {}, "needs exactly 2 PEs"),
+    also(2, "shmem_p_bw -i 0", {}, "argument -i/--stride: 0 is out of range; it must be 1 to 2147483647\n"),
+    also(2, "shmem_put_bw -s warp -t 48", {}, "argument -t/--threads_per_cta: 48"),
+    also(2, "shmem_put_bw --json /nowhere/x.json", {}, "argument --json: "),
+    also(
+        2, "shmem_st_bw --transport ibrc", {}, "needs p2p, and this job's transport is ibrc: plain stores reach the memory of a peer only"
+    ),
+    (
+        2,
+        "shmem_put_bw -b 1M -e 4M",
+        {"PGAS_SYMMETRIC_SIZE": "3M", "PGAS_MAX_MEMORY_PER_GPU": "3M"},
+        "argument -e/--max_size: 4M needs 8389120 bytes of symmetric heap on each PE, which may have 4194304\n",
+    ),
+    also(2, "shmem_put_bw -b 1M -e 1T", {}, "argument -e/--max_size: 1T: PGAS_SYMMETRIC_SIZE=2 TiB: the heaps of PEs 0, 1 take "),
+    (
+        2,
+        f"shmem_put_bw -b 1M -e {A_FIFTH}",
+        {},
+        f"argument -e/--max_size: {A_FIFTH} needs {6 * (2 * A_FIFTH + 512)} bytes of this machine's memory for its data and the checks",
+    ),
+    also(1, "reduction_latency -o and -d float", {}, "argument -o/--reduce_op: and takes integers, and the datatype is float\n"),
+    also(1, "alltoall_latency -c 17", {}, "argument -c/--ctas: 17 blocks need a channel each, and the team has 16 (PGAS_CHANNELS)\n"),
+]
 
 
-def a_latency_report(**changes):
-    rows = [replace(ROW, size=s, scope=scope, bw_gbps=None, mops=None, latency_us=s / 10) for scope in ("thread", "warp") for s in (4, 64)]
-    return a_report(**{"test": "shmem_put_latency", "measures": LATENCY, "unit": "a put and its quiet", "rows": rows, **changes})
-
-
-def test_latency_table():
-    made = a_latency_report()
-    lines = report.title_lines(made, False)
-    assert lines[-3:] == [
-        "# latency: a put and its quiet",
-        "#shmem_put_latency",
-        "size(B)     scope     latency (us)    threads  type     validated",
-    ]
-    assert report.row_line(made.rows[0], LATENCY).split() == ["4", "thread", "0.400000", "32", "float64", "yes"]
-    assert report.row_line(replace(made.rows[0], latency_us=None, validated=False), LATENCY).split()[2] == "-"
-
-
-@pytest.mark.parametrize(
-    ("test", "title"),
-    [("shmem_get_bw", "#shmem_get_bw_uni"), ("shmem_atomic_bw", "#shmem_atomic_fetch_add"),
-     ("shmem_atomic_latency", "#shmem_at_fetch_add_ping_lat"), ("shmem_g_latency", "#shmem_g_latency"),
-     ("shmem_signal_ping_pong_latency", "#shmem_sig_ping_lat")],
-)  # fmt: skip
-def test_tables_have_nvshmems_names(test, title):
-    made = a_report(test=test)
-    made.args = {**made.args, "atomic_op": "fetch_add"}
-    assert report.title_lines(made, False)[-2] == title
-
-
-def test_flags_of_a_latency_test(capsys):
-    test = TESTS[NAMES.index("shmem_put_latency")]
-
-    def parse(*argv):
-        return options.parse(test.name, test.description, test.defaults, test.scopes, argv)
-
-    assert parse().scope == "all"
-    works = list(test.workloads(parse("-e", "8", "-t", "1024")))
-    assert [(work.scope, work.ctas, work.threads, work.size) for work in works] == [
-        (scope, 1, threads, size) for scope, threads in (("thread", 1), ("warp", 32), ("block", 1024)) for size in (4, 8)
-    ]
-    for argv in (["-c", "2"], ["--bidir"], ["-s", "grid"]):
-        with pytest.raises(SystemExit):
-            parse(*argv)
-    capsys.readouterr()
-
-
-def test_defaults_of_nvshmems_that_ignore_their_flags():
-    found = {name: test.defaults for name, test in zip(NAMES, TESTS, strict=True)}
-    for name in ("shmem_atomic_latency", "shmem_put_atomic_ping_pong_latency"):
-        assert (found[name].iters, found[name].warmup_iters) == (500, 50)
-    assert found["shmem_put_atomic_ping_pong_latency"].max_size == 1 << 20
-    assert found["shmem_put_latency"].datatype == "int"
-
-
-def test_plot_of_latencies(tmp_path):
-    run = tmp_path / "run.json"
-    a_latency_report().write_json(str(run))
-    picture = tmp_path / "run.png"
-    assert plot.main([str(run), "-o", str(picture)]) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_latency_and_bandwidth_do_not_share_a_picture(tmp_path, capsys):
-    paths = [str(tmp_path / name) for name in ("a.json", "b.json")]
-    a_latency_report().write_json(paths[0])
-    a_report().write_json(paths[1])
-    with pytest.raises(SystemExit) as stop:
-        plot.main([*paths, "-o", str(tmp_path / "x.png")])
-    assert stop.value.code == 2
-    assert "b.json measures bandwidth, the first file latency" in capsys.readouterr().err
+@with_mpirun
+@pytest.mark.parametrize(("npes", "line", "variables", "said"), REFUSED)
+def test_runs_that_are_refused(npes, line, variables, said):
+    """One sentence of one PE, and exit status 2."""
+    test, *flags = line.split()
+    module = ["pgas.perftests.coll_latency", test] if test not in NAMES else [f"pgas.perftests.{test}"]
+    done = mpirun(npes, "-m", *module, *flags, **variables)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{test}: error: {said}" in done.stderr
+    assert done.stderr.count("error:") == 1
 
 
 # ----------------------------------------------------------------------------------------------------- beside NVSHMEM's
@@ -245,7 +188,7 @@ def test_comparison_with_nvshmems_figures(tmp_path, capsys):
     rows = [replace(ROW, scope=scope, size=4, bw_gbps=None, latency_us=0.7) for scope in ("thread", "block")]
     rows.append(replace(rows[0], size=12))
     run = tmp_path / "run.json"
-    a_latency_report(rows=rows, gpu="NVIDIA H200").write_json(str(run))
+    a_report(test="shmem_put_latency", measures=LATENCY, unit="a put", rows=rows, gpu="NVIDIA H200").write_json(str(run))
     assert compare.main([str(run)]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[-3:] == [

@@ -1,77 +1,16 @@
-"""The QEMU guest of make check-rxe: tests that need no guest."""
+"""The forks of make check-rxe, outside its QEMU guest."""
 
 import os
-import platform
 import shlex
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-import rxe.__main__ as command_line
-from rxe import guest, packages
-from rxe.packages import Missing
-
-#: Tests of this tool in `make check`; the others are in `make check-all`.
 TESTS = Path(__file__).parents[1]
 
+#: Tests of this tool in `make check`; the others are in `make check-all`.
 SMOKE = ("test_forks_behave_like_real_pythons",)
 
-
-def test_without_root_the_commands_for_root_are_printed(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(packages, "missing", lambda names: ["iproute2", "seabios"])
-    with pytest.raises(Missing, match=r"^as root: apt-get install .*iproute2 seabios$"):
-        packages.install(packages.GUEST)
-
-
-def test_a_failure_of_apt_shows_its_last_line(tmp_path, monkeypatch):
-    program = tmp_path / "apt-get"
-    program.write_text("#!/bin/sh\necho first >&2; echo 'E: no network' >&2; exit 100\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with pytest.raises(Missing, match=r"^apt-get update: E: no network$"):
-        packages.apt("apt-get", "update")
-
-
-def test_modules_load_after_their_dependencies(tmp_path):
-    for name, depends in {"rdma_rxe": "ib-core,udp_tunnel", "ib-core": "", "udp_tunnel": "", "dummy": ""}.items():
-        (tmp_path / f"{name}.ko").write_bytes(b"\0license=GPL\0depends=" + depends.encode() + b"\0")
-    assert [path.stem for path in packages.load_order(tmp_path)] == ["ib-core", "udp_tunnel", "rdma_rxe", "dummy"]
-
-
-def test_a_missing_guest_is_one_line(monkeypatch, capsys):
-    def missing(*_):
-        raise Missing("qemu is missing")
-
-    monkeypatch.setattr(packages, "install", missing)
-    monkeypatch.setattr(command_line.signal, "signal", lambda *_: None)
-    assert command_line.main(["run", "true"]) == 77
-    assert capsys.readouterr().err == "rxe: no guest here: qemu is missing\n"
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="capability missing: x86-64")
-def test_status_and_output_of_the_command(tmp_path, monkeypatch, capfd):
-    """A script instead of QEMU runs the command on this machine, dies, or takes too long."""
-    monkeypatch.setattr(guest, "_initramfs", lambda *_: tmp_path)
-    (tmp_path / "qemu-system-x86_64").write_text(
-        """#!/bin/sh
-for word; do case $word in local,id=guest,path=*) shared=${word#local,id=guest,path=}; shared=${shared%%,*};; esac; done
-sh "$shared/command"; status=$?
-test $status = 7 || echo $status > "$shared/status"
-"""
-    )
-    (tmp_path / "qemu-system-x86_64").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert guest.boot(tmp_path, ["sh", "-c", "echo 'a  b'; exit 42"], 20) == 42
-    assert capfd.readouterr().out == "a  b\n"
-    assert guest.boot(tmp_path, ["sh", "-c", "exit 7"], 20) == guest.DIED
-    assert "the guest died (qemu: 0)" in capfd.readouterr().err
-    assert guest.boot(tmp_path, ["sleep", "60"], 0.5) == guest.TIMED_OUT
-
-
-# ---------------------------------------------------------------------------------------------------------------------- forks
 
 FORKS = "import sys; from rxe.forks import main; sys.exit(main(sys.argv[1:], load=lambda: None))"
 
@@ -128,11 +67,3 @@ def test_the_end_of_a_client_ends_its_fork(tmp_path):
     """
     done = under_forks(script)
     assert done.stdout == "137\n"
-
-
-def test_the_server_leaves_nothing(tmp_path):
-    done = under_forks(
-        f"python -c 'import time; time.sleep(100)' & echo $! > {tmp_path}/pid; sleep 0.5; kill -15 $$", env={"TMPDIR": str(tmp_path)}
-    )
-    assert done.returncode == 128 + signal.SIGTERM
-    assert [path.name for path in tmp_path.iterdir()] == ["pid"]
