@@ -1,5 +1,7 @@
 """Atomic memory operations: each compared with NumPy, additions at their limits, and all under contention."""
 
+import functools
+
 import numpy as np
 import pytest
 from numba import cuda
@@ -280,19 +282,6 @@ def fetch_and_add_each(dest, values, conds, found, pe):
 
 
 @pgas.jit
-def set_each(dest, values, conds, found, pe):
-    for i in range(values.size):
-        pgas.atomic_set(dest, 3, values[i], pe)
-        found[i] = pgas.atomic_fetch(dest, 3, pe)
-
-
-@pgas.jit
-def swap_each(dest, values, conds, found, pe):
-    for i in range(values.size):
-        found[i] = pgas.atomic_swap(dest, 3, values[i], pe)
-
-
-@pgas.jit
 def compare_swap_each(dest, values, conds, found, pe):
     for i in range(values.size):
         found[i] = pgas.atomic_compare_swap(dest, 3, conds[i], values[i], pe)
@@ -306,22 +295,10 @@ def and_each(dest, values, conds, found, pe):
 
 
 @pgas.jit
-def fetch_and_each(dest, values, conds, found, pe):
-    for i in range(values.size):
-        found[i] = pgas.atomic_fetch_and(dest, 3, values[i], pe)
-
-
-@pgas.jit
 def or_each(dest, values, conds, found, pe):
     for i in range(values.size):
         pgas.atomic_or(dest, 3, values[i], pe)
         pgas.atomic_and(dest, 3, conds[i], pe)
-
-
-@pgas.jit
-def fetch_or_each(dest, values, conds, found, pe):
-    for i in range(values.size):
-        found[i] = pgas.atomic_fetch_or(dest, 3, values[i], pe)
 
 
 @pgas.jit
@@ -330,56 +307,50 @@ def xor_each(dest, values, conds, found, pe):
         pgas.atomic_xor(dest, 3, values[i], pe)
 
 
-@pgas.jit
-def fetch_xor_each(dest, values, conds, found, pe):
-    for i in range(values.size):
-        found[i] = pgas.atomic_fetch_xor(dest, 3, values[i], pe)
+#: Kernels of operations that have no value, or whose test calls others, too.
+KERNELS = {
+    "inc": inc_each, "fetch_inc": fetch_inc_each, "fetch": fetch_and_add_each, "compare_swap": compare_swap_each,
+    "and": and_each, "or": or_each, "xor": xor_each,
+}  # fmt: skip
 
 
-@pgas.jit
-def min_each(dest, values, conds, found, pe):
-    for i in range(values.size):
-        pgas.atomic_min(dest, 3, values[i], pe)
-        found[i] = pgas.atomic_fetch(dest, 3, pe)
+@functools.cache
+def with_values(name):
+    """Return a kernel that performs an operation with each value; if it fetches nothing, atomic_fetch comes behind it."""
+    call = getattr(pgas, f"atomic_{name}")
+
+    @pgas.jit
+    def fetching(dest, values, conds, found, pe):
+        for i in range(values.size):
+            found[i] = call(dest, 3, values[i], pe)
+
+    @pgas.jit
+    def then_fetched(dest, values, conds, found, pe):
+        for i in range(values.size):
+            call(dest, 3, values[i], pe)
+            found[i] = pgas.atomic_fetch(dest, 3, pe)
+
+    return fetching if OPERATIONS[name][1] else then_fetched
 
 
-@pgas.jit
-def fetch_min_each(dest, values, conds, found, pe):
-    for i in range(values.size):
-        found[i] = pgas.atomic_fetch_min(dest, 3, values[i], pe)
-
-
-@pgas.jit
-def max_each(dest, values, conds, found, pe):
-    for i in range(values.size):
-        pgas.atomic_max(dest, 3, values[i], pe)
-        found[i] = pgas.atomic_fetch(dest, 3, pe)
-
-
-@pgas.jit
-def fetch_max_each(dest, values, conds, found, pe):
-    for i in range(values.size):
-        found[i] = pgas.atomic_fetch_max(dest, 3, values[i], pe)
-
-
-#: By name: the kernel; a function (old, value, cond) of the new element; whether the old one is fetched, None if nothing is.
+#: By name: a function (old, value, cond) of the new element; whether the old one is fetched, None if nothing is.
 OPERATIONS = {
-    "inc": (inc_each, lambda old, value, cond: old + old.dtype.type(1), None),
-    "fetch_inc": (fetch_inc_each, lambda old, value, cond: old + old.dtype.type(1), True),
-    "fetch": (fetch_and_add_each, lambda old, value, cond: old + value, True),
-    "set": (set_each, lambda old, value, cond: value, False),
-    "swap": (swap_each, lambda old, value, cond: value, True),
-    "compare_swap": (compare_swap_each, lambda old, value, cond: value if old == cond else old, True),
-    "and": (and_each, lambda old, value, cond: old & value | cond, None),
-    "fetch_and": (fetch_and_each, lambda old, value, cond: old & value, True),
-    "or": (or_each, lambda old, value, cond: (old | value) & cond, None),
-    "fetch_or": (fetch_or_each, lambda old, value, cond: old | value, True),
-    "xor": (xor_each, lambda old, value, cond: old ^ value, None),
-    "fetch_xor": (fetch_xor_each, lambda old, value, cond: old ^ value, True),
-    "min": (min_each, lambda old, value, cond: min(old, value), False),
-    "fetch_min": (fetch_min_each, lambda old, value, cond: min(old, value), True),
-    "max": (max_each, lambda old, value, cond: max(old, value), False),
-    "fetch_max": (fetch_max_each, lambda old, value, cond: max(old, value), True),
+    "inc": (lambda old, value, cond: old + old.dtype.type(1), None),
+    "fetch_inc": (lambda old, value, cond: old + old.dtype.type(1), True),
+    "fetch": (lambda old, value, cond: old + value, True),
+    "set": (lambda old, value, cond: value, False),
+    "swap": (lambda old, value, cond: value, True),
+    "compare_swap": (lambda old, value, cond: value if old == cond else old, True),
+    "and": (lambda old, value, cond: old & value | cond, None),
+    "fetch_and": (lambda old, value, cond: old & value, True),
+    "or": (lambda old, value, cond: (old | value) & cond, None),
+    "fetch_or": (lambda old, value, cond: old | value, True),
+    "xor": (lambda old, value, cond: old ^ value, None),
+    "fetch_xor": (lambda old, value, cond: old ^ value, True),
+    "min": (lambda old, value, cond: min(old, value), False),
+    "fetch_min": (lambda old, value, cond: min(old, value), True),
+    "max": (lambda old, value, cond: max(old, value), False),
+    "fetch_max": (lambda old, value, cond: max(old, value), True),
 }
 CASES = [
     (name, dtype) for name in OPERATIONS for dtype in INTEGERS + NARROW + (FLOATS + HALVES if name in ("fetch", "set", "swap") else [])
@@ -401,7 +372,7 @@ def steps_of(name, dtype):
 def test_operation(heap, name, dtype):
     """By one thread after another, on one element; its neighbours stay unchanged."""
     _, _, right, _ = neighbours()
-    kernel, step, old = OPERATIONS[name]
+    kernel, (step, old) = KERNELS.get(name) or with_values(name), OPERATIONS[name]
     element, values, conds = steps_of(name, dtype)
     dest, found = Watched(heap, 7, dtype), heap.zeros(values.size, dtype)
     dest.array[3:4].copy_to_device(element.reshape(1))

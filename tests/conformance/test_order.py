@@ -1,5 +1,6 @@
 """Fence, quiet, barriers and waits, with litmus tests that fail if these do nothing."""
 
+import functools
 import operator
 
 import numpy as np
@@ -356,83 +357,43 @@ def test_quiet_pe_and_flush_with_nothing_outstanding(heap):
 # Round r puts r into box r % 2 of the right neighbour, calls the barrier, and reads. A PE that is one barrier ahead writes the other box.
 
 
-@pgas.jit
-def barriers_of_thread(box, rounds, wrong, right):
-    if cuda.threadIdx.x == 0:
-        for r in range(1, rounds + 1):
-            pgas.p(box, (r % 2, 0), r, right)
-            pgas.barrier_all()
-            if box[r % 2, 0] != r:
-                cuda.atomic.add(wrong, 0, 1)
+#: By name: the number of threads that call it together.
+BARRIER_FORMS = {
+    "barrier_all": 1,
+    "barrier_all_warp": WARP,
+    "barrier_all_block": 45,
+    "sync_all": 1,
+    "sync_all_warp": WARP,
+    "sync_all_block": 45,
+}
 
 
-@pgas.jit
-def barriers_of_warp(box, rounds, wrong, right):
-    t = cuda.threadIdx.x
-    if t < WARP:
-        for r in range(1, rounds + 1):
-            pgas.p(box, (r % 2, t), r, right)
-            pgas.barrier_all_warp()
-            if box[r % 2, t] != r:
-                cuda.atomic.add(wrong, 0, 1)
+@functools.cache
+def meeting(name):
+    """Return a kernel that puts and meets in every round; a sync comes after a quiet."""
+    call, callers, quiet = getattr(pgas, name), BARRIER_FORMS[name], name.startswith("sync")
 
+    @pgas.jit
+    def meets(box, rounds, wrong, right):
+        t = cuda.threadIdx.x
+        if t < callers:
+            for r in range(1, rounds + 1):
+                pgas.p(box, (r % 2, t), r, right)
+                if quiet:
+                    pgas.quiet()
+                call()
+                if box[r % 2, t] != r:
+                    cuda.atomic.add(wrong, 0, 1)
 
-@pgas.jit
-def barriers_of_block(box, rounds, wrong, right):
-    t = cuda.threadIdx.x
-    for r in range(1, rounds + 1):
-        pgas.p(box, (r % 2, t), r, right)
-        pgas.barrier_all_block()
-        if box[r % 2, t] != r:
-            cuda.atomic.add(wrong, 0, 1)
-
-
-@pgas.jit
-def syncs_of_thread(box, rounds, wrong, right):
-    if cuda.threadIdx.x == 0:
-        for r in range(1, rounds + 1):
-            pgas.p(box, (r % 2, 0), r, right)
-            pgas.quiet()
-            pgas.sync_all()
-            if box[r % 2, 0] != r:
-                cuda.atomic.add(wrong, 0, 1)
-
-
-@pgas.jit
-def syncs_of_warp(box, rounds, wrong, right):
-    t = cuda.threadIdx.x
-    if t < WARP:
-        for r in range(1, rounds + 1):
-            pgas.p(box, (r % 2, t), r, right)
-            pgas.quiet()
-            pgas.sync_all_warp()
-            if box[r % 2, t] != r:
-                cuda.atomic.add(wrong, 0, 1)
-
-
-@pgas.jit
-def syncs_of_block(box, rounds, wrong, right):
-    t = cuda.threadIdx.x
-    for r in range(1, rounds + 1):
-        pgas.p(box, (r % 2, t), r, right)
-        pgas.quiet()
-        pgas.sync_all_block()
-        if box[r % 2, t] != r:
-            cuda.atomic.add(wrong, 0, 1)
-
-
-BARRIER_KERNELS = {
-    "barrier_all": (barriers_of_thread, 1), "barrier_all_warp": (barriers_of_warp, WARP), "barrier_all_block": (barriers_of_block, 45),
-    "sync_all": (syncs_of_thread, 1), "sync_all_warp": (syncs_of_warp, WARP), "sync_all_block": (syncs_of_block, 45),
-}  # fmt: skip
+    return meets
 
 
 @checklist("Collectives", "a barrier completes puts, a sync does not", "barriers without end")
-@pytest.mark.parametrize("name", BARRIER_KERNELS)
+@pytest.mark.parametrize("name", BARRIER_FORMS)
 def test_barriers_in_kernels(heap, name):
     """200 rounds: barrier_all completes the round's puts; sync_all comes after a quiet, and no PE leaves it early."""
     _, _, right, _ = neighbours()
-    kernel, threads = BARRIER_KERNELS[name]
+    kernel, threads = meeting(name), BARRIER_FORMS[name]
     rounds = BARRIERS if threads == 1 or not pgas.SIMULATOR else BARRIERS // 5
     box, wrong = heap.zeros((2, 45), np.int64), heap.zeros(1, np.int32)
     launch_together(kernel, 1, 45 if threads != 1 else 3, box, rounds, wrong, right)

@@ -1,5 +1,6 @@
 """Remote memory access: put, get, p and g move the right bytes and touch no others."""
 
+import functools
 import os
 
 import numpy as np
@@ -33,85 +34,27 @@ THREADS = 64 if pgas.SIMULATOR else 256
 LARGE = 1 << 16 if pgas.SIMULATOR else 1 << 22
 ROUNDS = 4 if pgas.SIMULATOR else 50
 
-# ------------------------------------------------------------------------------------- kernels: dest[at:] from source[origin:]
-
-
-@pgas.jit
-def put_thread(dest, at, source, origin, nelems, pe):
-    pgas.put(dest[at : at + nelems], source[origin : origin + nelems], pe)
-
-
-@pgas.jit
-def put_warp(dest, at, source, origin, nelems, pe):
-    pgas.put_warp(dest[at : at + nelems], source[origin : origin + nelems], pe)
-
-
-@pgas.jit
-def put_block(dest, at, source, origin, nelems, pe):
-    pgas.put_block(dest[at : at + nelems], source[origin : origin + nelems], pe)
-
-
-@pgas.jit
-def put_nbi_thread(dest, at, source, origin, nelems, pe):
-    pgas.put_nbi(dest[at : at + nelems], source[origin : origin + nelems], pe)
-    pgas.quiet()
-
-
-@pgas.jit
-def put_nbi_warp(dest, at, source, origin, nelems, pe):
-    pgas.put_nbi_warp(dest[at : at + nelems], source[origin : origin + nelems], pe)
-    pgas.quiet()
-
-
-@pgas.jit
-def put_nbi_block(dest, at, source, origin, nelems, pe):
-    pgas.put_nbi_block(dest[at : at + nelems], source[origin : origin + nelems], pe)
-    pgas.quiet()
-
-
-@pgas.jit
-def get_thread(dest, at, source, origin, nelems, pe):
-    pgas.get(dest[at : at + nelems], source[origin : origin + nelems], pe)
-
-
-@pgas.jit
-def get_warp(dest, at, source, origin, nelems, pe):
-    pgas.get_warp(dest[at : at + nelems], source[origin : origin + nelems], pe)
-
-
-@pgas.jit
-def get_block(dest, at, source, origin, nelems, pe):
-    pgas.get_block(dest[at : at + nelems], source[origin : origin + nelems], pe)
-
-
-@pgas.jit
-def get_nbi_thread(dest, at, source, origin, nelems, pe):
-    pgas.get_nbi(dest[at : at + nelems], source[origin : origin + nelems], pe)
-    pgas.quiet()
-
-
-@pgas.jit
-def get_nbi_warp(dest, at, source, origin, nelems, pe):
-    pgas.get_nbi_warp(dest[at : at + nelems], source[origin : origin + nelems], pe)
-    pgas.quiet_pe(pe)
-
-
-@pgas.jit
-def get_nbi_block(dest, at, source, origin, nelems, pe):
-    pgas.get_nbi_block(dest[at : at + nelems], source[origin : origin + nelems], pe)
-    pgas.quiet()
-
-
-#: By name: the kernel, and the number of threads that call it together.
-PUTS = {
-    "put": (put_thread, 1), "put_warp": (put_warp, WARP), "put_block": (put_block, BLOCK), "put_nbi": (put_nbi_thread, 1),
-    "put_nbi_warp": (put_nbi_warp, WARP), "put_nbi_block": (put_nbi_block, BLOCK),
-}  # fmt: skip
-GETS = {
-    "get": (get_thread, 1), "get_warp": (get_warp, WARP), "get_block": (get_block, BLOCK), "get_nbi": (get_nbi_thread, 1),
-    "get_nbi_warp": (get_nbi_warp, WARP), "get_nbi_block": (get_nbi_block, BLOCK),
-}  # fmt: skip
+#: By name: the number of threads that call it together.
+PUTS = {"put": 1, "put_warp": WARP, "put_block": BLOCK, "put_nbi": 1, "put_nbi_warp": WARP, "put_nbi_block": BLOCK}
+GETS = {"get": 1, "get_warp": WARP, "get_block": BLOCK, "get_nbi": 1, "get_nbi_warp": WARP, "get_nbi_block": BLOCK}
 COPIES = {**PUTS, **GETS}
+
+
+@functools.cache
+def copying(copy):
+    """Return a kernel that copies to dest[at:] from source[origin:]; get_nbi_warp is completed by quiet_pe, other nbi forms by quiet."""
+    call, nbi, by_pe = getattr(pgas, copy), "nbi" in copy, copy == "get_nbi_warp"
+
+    @pgas.jit
+    def copies(dest, at, source, origin, nelems, pe):
+        call(dest[at : at + nelems], source[origin : origin + nelems], pe)
+        if by_pe:
+            pgas.quiet_pe(pe)
+        elif nbi:
+            pgas.quiet()
+
+    return copies
+
 
 copies = pytest.mark.parametrize("copy", COPIES)
 dtypes = pytest.mark.parametrize("dtype", PLAIN + RECORDS, ids=name_of)
@@ -120,8 +63,7 @@ plain_dtypes = pytest.mark.parametrize("dtype", PLAIN, ids=name_of)
 
 def move(copy, dest, at, source, origin, nelems, *, pe):
     """Copy to PE pe (put) or from it (get)."""
-    kernel, threads = COPIES[copy]
-    kernel[1, threads](dest, at, source, origin, nelems, pe)
+    copying(copy)[1, COPIES[copy]](dest, at, source, origin, nelems, pe)
 
 
 def counterpart(copy):

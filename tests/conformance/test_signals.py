@@ -1,5 +1,6 @@
 """Signals: whoever sees a signal sees its data; signals add up; waits return the value that satisfied them."""
 
+import functools
 import operator
 
 import numpy as np
@@ -58,86 +59,33 @@ def check_and_acknowledge(dest, sig, epoch, wrong, left):
     cuda.syncthreads()
 
 
-@pgas.jit
-def by_thread(dest, source, sig, epochs, adds, wrong, right, left):
-    for epoch in range(1, epochs + 1):
-        fill_source(source, epoch)
-        if cuda.threadIdx.x == 0:
-            if adds:
-                pgas.put_signal(dest, source, sig, 0, 1, pgas.SIGNAL_ADD, right)
-            else:
-                pgas.put_signal(dest, source, sig, 0, epoch, pgas.SIGNAL_SET, right)
-        check_and_acknowledge(dest, sig, epoch, wrong, left)
-
-
-@pgas.jit
-def by_warp(dest, source, sig, epochs, adds, wrong, right, left):
-    for epoch in range(1, epochs + 1):
-        fill_source(source, epoch)
-        if cuda.threadIdx.x < WARP:
-            if adds:
-                pgas.put_signal_warp(dest, source, sig, 0, 1, pgas.SIGNAL_ADD, right)
-            else:
-                pgas.put_signal_warp(dest, source, sig, 0, epoch, pgas.SIGNAL_SET, right)
-        check_and_acknowledge(dest, sig, epoch, wrong, left)
-
-
-@pgas.jit
-def by_block(dest, source, sig, epochs, adds, wrong, right, left):
-    for epoch in range(1, epochs + 1):
-        fill_source(source, epoch)
-        if adds:
-            pgas.put_signal_block(dest, source, sig, 0, 1, pgas.SIGNAL_ADD, right)
-        else:
-            pgas.put_signal_block(dest, source, sig, 0, epoch, pgas.SIGNAL_SET, right)
-        check_and_acknowledge(dest, sig, epoch, wrong, left)
-
-
-@pgas.jit
-def nbi_by_thread(dest, source, sig, epochs, adds, wrong, right, left):
-    for epoch in range(1, epochs + 1):
-        fill_source(source, epoch)
-        if cuda.threadIdx.x == 0:
-            if adds:
-                pgas.put_signal_nbi(dest, source, sig, 0, 1, pgas.SIGNAL_ADD, right)
-            else:
-                pgas.put_signal_nbi(dest, source, sig, 0, epoch, pgas.SIGNAL_SET, right)
-        check_and_acknowledge(dest, sig, epoch, wrong, left)
-        pgas.quiet()
-        cuda.syncthreads()
-
-
-@pgas.jit
-def nbi_by_warp(dest, source, sig, epochs, adds, wrong, right, left):
-    for epoch in range(1, epochs + 1):
-        fill_source(source, epoch)
-        if cuda.threadIdx.x < WARP:
-            if adds:
-                pgas.put_signal_nbi_warp(dest, source, sig, 0, 1, pgas.SIGNAL_ADD, right)
-            else:
-                pgas.put_signal_nbi_warp(dest, source, sig, 0, epoch, pgas.SIGNAL_SET, right)
-        check_and_acknowledge(dest, sig, epoch, wrong, left)
-        pgas.quiet()
-        cuda.syncthreads()
-
-
-@pgas.jit
-def nbi_by_block(dest, source, sig, epochs, adds, wrong, right, left):
-    for epoch in range(1, epochs + 1):
-        fill_source(source, epoch)
-        if adds:
-            pgas.put_signal_nbi_block(dest, source, sig, 0, 1, pgas.SIGNAL_ADD, right)
-        else:
-            pgas.put_signal_nbi_block(dest, source, sig, 0, epoch, pgas.SIGNAL_SET, right)
-        check_and_acknowledge(dest, sig, epoch, wrong, left)
-        pgas.quiet()
-        cuda.syncthreads()
-
-
+#: By name: the number of threads that call it together; 1024: all of a block.
 FORMS = {
-    "put_signal": by_thread, "put_signal_warp": by_warp, "put_signal_block": by_block,
-    "put_signal_nbi": nbi_by_thread, "put_signal_nbi_warp": nbi_by_warp, "put_signal_nbi_block": nbi_by_block,
+    "put_signal": 1, "put_signal_warp": WARP, "put_signal_block": 1024,
+    "put_signal_nbi": 1, "put_signal_nbi_warp": WARP, "put_signal_nbi_block": 1024,
 }  # fmt: skip
+
+
+@functools.cache
+def sending(form):
+    """Return a kernel that sends and checks data in every epoch."""
+    call, callers, nbi = getattr(pgas, form), FORMS[form], "nbi" in form
+
+    @pgas.jit
+    def sends(dest, source, sig, epochs, adds, wrong, right, left):
+        for epoch in range(1, epochs + 1):
+            fill_source(source, epoch)
+            if cuda.threadIdx.x < callers:
+                if adds:
+                    call(dest, source, sig, 0, 1, pgas.SIGNAL_ADD, right)
+                else:
+                    call(dest, source, sig, 0, epoch, pgas.SIGNAL_SET, right)
+            check_and_acknowledge(dest, sig, epoch, wrong, left)
+            if nbi:
+                pgas.quiet()
+                cuda.syncthreads()
+
+    return sends
 
 
 @checklist("Signals", "data is there when its signal is seen", "large payloads are whole", "set and add", "epochs with rising values")
@@ -150,7 +98,7 @@ def test_data_is_there_when_the_signal_is_seen(heap, form, op):
     nelems = NELEMS // 64 if alone and not pgas.SIMULATOR else NELEMS
     dest, source = heap.zeros(nelems, np.int64), heap.zeros(nelems, np.int64)
     sig, wrong = heap.zeros(2, np.uint64), heap.zeros(1, np.int32)
-    launch_together(FORMS[form], 1, THREADS, dest, source, sig, EPOCHS, op == "add", wrong, right, left)
+    launch_together(sending(form), 1, THREADS, dest, source, sig, EPOCHS, op == "add", wrong, right, left)
     equal(wrong, np.zeros(1, np.int32), "elements that came after their signal")
     equal(sig, np.full(2, EPOCHS, np.uint64))
     equal(dest, left * 1_000_003 + EPOCHS * 7919 + np.arange(nelems))
@@ -162,7 +110,7 @@ def test_signal_to_itself(heap, form):
     me = pgas.my_pe()
     dest, source = heap.zeros(50, np.int64), heap.zeros(50, np.int64)
     sig, wrong = heap.zeros(2, np.uint64), heap.zeros(1, np.int32)
-    launch_together(FORMS[form], 1, 40, dest, source, sig, 3, False, wrong, me, me)
+    launch_together(sending(form), 1, 40, dest, source, sig, 3, False, wrong, me, me)
     equal(wrong, np.zeros(1, np.int32))
     equal(dest, me * 1_000_003 + 3 * 7919 + np.arange(50))
 

@@ -1,5 +1,7 @@
 """Strided copies: iput and iget move every n-th element, and nothing in between."""
 
+import functools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -32,49 +34,28 @@ WIDE = np.dtype([("key", "i8"), ("values", "f4", 9), ("kind", "i4")], align=True
 STRIDES = [(1, 1), (1, 2), (2, 1), (2, 2), (7, 1), (1, 7), (2, 7), (7, 2), (7, 7)]
 
 
-@pgas.jit
-def iput_thread(dest, at, source, origin, steps, nelems, pe):
-    pgas.iput(dest[at:], source[origin:], steps[0], steps[1], pe, nelems)
+#: By name: the number of threads that call it together.
+COPIES = {"iput": 1, "iput_warp": WARP, "iput_block": BLOCK, "iget": 1, "iget_warp": WARP, "iget_block": BLOCK}
 
 
-@pgas.jit
-def iput_warp(dest, at, source, origin, steps, nelems, pe):
-    pgas.iput_warp(dest[at:], source[origin:], steps[0], steps[1], pe, nelems)
+@functools.cache
+def copying(copy):
+    """Return a kernel that copies to dest[at:] from source[origin:]."""
+    call = getattr(pgas, copy)
 
+    @pgas.jit
+    def copies(dest, at, source, origin, steps, nelems, pe):
+        call(dest[at:], source[origin:], steps[0], steps[1], pe, nelems)
 
-@pgas.jit
-def iput_block(dest, at, source, origin, steps, nelems, pe):
-    pgas.iput_block(dest[at:], source[origin:], steps[0], steps[1], pe, nelems)
+    return copies
 
-
-@pgas.jit
-def iget_thread(dest, at, source, origin, steps, nelems, pe):
-    pgas.iget(dest[at:], source[origin:], steps[0], steps[1], pe, nelems)
-
-
-@pgas.jit
-def iget_warp(dest, at, source, origin, steps, nelems, pe):
-    pgas.iget_warp(dest[at:], source[origin:], steps[0], steps[1], pe, nelems)
-
-
-@pgas.jit
-def iget_block(dest, at, source, origin, steps, nelems, pe):
-    pgas.iget_block(dest[at:], source[origin:], steps[0], steps[1], pe, nelems)
-
-
-#: By name: the kernel, and the number of threads that call it together.
-COPIES = {
-    "iput": (iput_thread, 1), "iput_warp": (iput_warp, WARP), "iput_block": (iput_block, BLOCK),
-    "iget": (iget_thread, 1), "iget_warp": (iget_warp, WARP), "iget_block": (iget_block, BLOCK),
-}  # fmt: skip
 
 copies = pytest.mark.parametrize("copy", COPIES)
 
 
 def move(copy, dest, at, source, origin, strides, nelems, *, pe):
     """Copy to PE pe (iput) or from it (iget)."""
-    kernel, threads = COPIES[copy]
-    kernel[1, threads](dest, at, source, origin, strides, nelems, pe)
+    copying(copy)[1, COPIES[copy]](dest, at, source, origin, strides, nelems, pe)
 
 
 def counterpart(copy):

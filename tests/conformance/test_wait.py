@@ -156,17 +156,23 @@ def test_signal_fetch(heap):
 # ------------------------------------------------------------------------------------------------------------------ for others
 
 
+@cuda.jit(device=True)
+def send(data, source, flags, order, right):
+    """Send data and a flag for each element, in some order."""
+    pgas.sync_all()
+    for k in range(order.size):
+        i = order[k]
+        pgas.p(data, i, source[i], right)
+        pgas.fence()
+        pgas.p(flags, i, i + 1, right)
+    pgas.quiet()
+
+
 @pgas.jit
 def send_and_collect_any(data, source, flags, status, order, wrong, right):
-    """Send data and a flag for each element to the right, in some order; collect those from the left one by one."""
+    """Send to the right; collect the elements from the left one by one."""
     if cuda.threadIdx.x == 0:
-        pgas.sync_all()
-        for k in range(order.size):
-            i = order[k]
-            pgas.p(data, i, source[i], right)
-            pgas.fence()
-            pgas.p(flags, i, i + 1, right)
-        pgas.quiet()
+        send(data, source, flags, order, right)
     elif cuda.threadIdx.x == 32:
         i = pgas.wait_until_any(flags, status, pgas.NE, 0)
         while i >= 0:
@@ -181,13 +187,7 @@ def send_and_collect_any(data, source, flags, status, order, wrong, right):
 def send_and_collect_some(data, source, flags, status, order, wrong, right):
     indices = cuda.local.array(32, np.int32)
     if cuda.threadIdx.x == 0:
-        pgas.sync_all()
-        for k in range(order.size):
-            i = order[k]
-            pgas.p(data, i, source[i], right)
-            pgas.fence()
-            pgas.p(flags, i, i + 1, right)
-        pgas.quiet()
+        send(data, source, flags, order, right)
     elif cuda.threadIdx.x == 32:
         count = pgas.wait_until_some(flags, indices, status, pgas.GT, 0)
         while count > 0:
@@ -204,13 +204,7 @@ def send_and_collect_some(data, source, flags, status, order, wrong, right):
 def send_and_wait_for_all(data, source, flags, wanted, order, wrong, right):
     """Wait with the vector form for the values that the left neighbour sends, then with the plain form."""
     if cuda.threadIdx.x == 0:
-        pgas.sync_all()
-        for k in range(order.size):
-            i = order[k]
-            pgas.p(data, i, source[i], right)
-            pgas.fence()
-            pgas.p(flags, i, i + 1, right)
-        pgas.quiet()
+        send(data, source, flags, order, right)
     elif cuda.threadIdx.x == 32:
         pgas.wait_until_all_vector(flags, None, pgas.EQ, wanted)
         for i in range(data.size):
