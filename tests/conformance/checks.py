@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from numba import cuda
 
 from conformance import library as pgas
 
@@ -109,6 +110,13 @@ def neighbours():
     """Return this PE, the number of PEs, the PE that it sends to, and the PE that it receives from."""
     me, n = pgas.my_pe(), pgas.n_pes()
     return me, n, (me + 1) % n, (me - 1) % n
+
+
+def kernel_of(parameters, *lines, **names):
+    """Return a kernel of these lines, which may use pgas, cuda, np and the given names."""
+    built = {"pgas": pgas, "cuda": cuda, "np": np, "__name__": __name__, **names}
+    exec("\n    ".join([f"def kernel({parameters}):", *lines]), built)
+    return pgas.jit(built["kernel"], cache=False)
 
 
 def launch_together(kernel, grid, block, *args):

@@ -14,6 +14,7 @@ from conformance.checks import (
     Words,
     checklist,
     equal,
+    kernel_of,
     needs_any_memory,
     needs_mapped_peers,
     needs_peer,
@@ -53,319 +54,80 @@ def refused(kernel, *args):
     return Words(re.sub(r"\x1b\[[0-9;]*m", "", str(caught.value)))
 
 
-CASES = []
-
-
-def case(*wanted, arrays):
-    """Register a kernel that must be refused, with the expected text."""
-
-    def register(function):
-        name = function.__name__
-        CASES.append(pytest.param(pgas.jit(function, cache=False), tuple(arrays), wanted, id=name))
-        return function
-
-    return register
-
-
-@case("pgas.put:", "source has elements of type int32, dest of type float32", arrays="fi")
-def put_of_another_dtype(f, i):
-    pgas.put(f, i, 0)
-
-
-@case("pgas.put_block:", "source has elements of type int32, dest of type float32", arrays="fi")
-def put_block_of_another_dtype(f, i):
-    pgas.put_block(f, i, 0)
-
-
-@case("pgas.put_nbi_warp:", "source", "dest", arrays="fi")
-def put_nbi_warp_of_another_dtype(f, i):
-    pgas.put_nbi_warp(f, i, 0)
-
-
-@case("pgas.get:", "source has elements of type float32, dest of type int32", arrays="if")
-def get_of_another_dtype(i, f):
-    pgas.get(i, f, 0)
-
-
-@case("pgas.get_warp:", "source", "dest", arrays="hf")
-def get_warp_of_another_dtype(h, f):
-    pgas.get_warp(h, f, 0)
-
-
-@case("pgas.put:", "source has 1 dimension, dest has 2 dimensions", arrays="mf")
-def put_of_another_rank(m, f):
-    pgas.put(m, f, 0)
-
-
-@case("pgas.get_block:", "source has 2 dimensions, dest has 1 dimension", arrays="fm")
-def get_of_another_rank(f, m):
-    pgas.get_block(f, m, 0)
-
-
-@case("pgas.put:", "source is in F order, dest in C order", arrays="m")
-def put_of_the_transposed(m):
-    pgas.put(m, m.T, 0)
-
-
-@case("pgas.put:", "source must be an array", "float64", arrays="f")
-def put_of_a_number(f):
-    pgas.put(f, 3.0, 0)
-
-
-@case("pgas.put:", "dest must be an array", arrays="f")
-def put_to_a_number(f):
-    pgas.put(3, f, 0)
-
-
-@case("pgas.put:", "dest must be an array", arrays="f")
-def put_to_none(f):
-    pgas.put(None, f, 0)
-
-
-@case("pgas.put:", "pe must be an integer", "float64", arrays="f")
-def put_to_half_a_pe(f):
-    pgas.put(f, f, 0.5)
-
-
-@case("pgas.put_block:", "pe must be an integer", arrays="f")
-def put_to_pe_none(f):
-    pgas.put_block(f, f, None)
-
-
-@case("pgas.put:", "pe must be an integer", arrays="f")
-def put_to_an_array_of_pes(f):
-    pgas.put(f, f, f)
-
-
-@case("pgas.put:", "nelems must be an integer", "float64", arrays="f")
-def put_of_half_an_element(f):
-    pgas.put(f, f, 0, 1.5)
-
-
-@case("pgas.get:", "nelems must be an integer", arrays="f")
-def get_of_half_an_element(f):
-    pgas.get(f, f, 0, nelems=1.5)
-
-
-@case("pgas.put:", "qp must be an integer", arrays="f")
-def put_by_half_a_queue(f):
-    pgas.put(f, f, 0, 1, 1.5)
-
-
-@case("put", "pe", arrays="f")
-def put_without_pe(f):
-    pgas.put(f, f)
-
-
-@case("put", arrays="f")
-def put_with_too_much(f):
-    pgas.put(f, f, 0, 1, 0, 0)
-
-
-@case("put", "npes", arrays="f")
-def put_with_another_keyword(f):
-    pgas.put(f, f, 0, npes=0)
-
-
-@case("put", "stream", arrays="f")
-def put_on_a_stream(f):
-    pgas.put(f, f, 0, stream=0)
-
-
-@case("pgas.p:", "idx must be an integer", "float64", arrays="f")
-def p_at_half_an_element(f):
-    pgas.p(f, 0.5, 1, 0)
-
-
-@case("pgas.p:", "idx has 1 subscript(s)", "dest has 2 dimensions", arrays="m")
-def p_with_one_subscript_of_two(m):
-    pgas.p(m, 1, 1.0, 0)
-
-
-@case("pgas.p:", "idx has 3 subscript(s)", "dest has 2 dimensions", arrays="m")
-def p_with_three_subscripts_of_two(m):
-    pgas.p(m, (1, 1, 0), 1.0, 0)
-
-
-@case("pgas.p:", "idx must be an integer", arrays="m")
-def p_at_a_tuple_with_a_float(m):
-    pgas.p(m, (1, 0.5), 1.0, 0)
-
-
-@case("pgas.p:", "value is of type complex128", "float32", arrays="f")
-def p_of_a_complex_number(f):
-    pgas.p(f, 0, 1j, 0)
-
-
-@case("pgas.p:", "value", "float32", arrays="f")
-def p_of_an_array(f):
-    pgas.p(f, 0, f, 0)
-
-
-@case("pgas.p:", "value", arrays="f")
-def p_of_none(f):
-    pgas.p(f, 0, None, 0)
-
-
-@case("pgas.p:", "use put or get", arrays="x")
-def p_of_a_record(x):
-    pgas.p(x, 0, x[1], 0)
-
-
-@case("pgas.p:", "dest must be an array", arrays="f")
-def p_to_a_number(f):
-    pgas.p(1, 0, f[0], 0)
-
-
-@case("pgas.p:", "pe must be an integer", arrays="f")
-def p_to_half_a_pe(f):
-    pgas.p(f, 0, 1.0, 0.5)
-
-
-@case("pgas.g:", "idx must be an integer", arrays="f")
-def g_at_half_an_element(f):
-    f[0] = pgas.g(f, 0.5, 0)
-
-
-@case("pgas.g:", "idx has 2 subscript(s)", "source has 1 dimension", arrays="f")
-def g_with_two_subscripts_of_one(f):
-    f[0] = pgas.g(f, (0, 1), 0)
-
-
-@case("pgas.g:", "pe must be an integer", arrays="f")
-def g_from_half_a_pe(f):
-    f[0] = pgas.g(f, 0, 0.5)
-
-
-@case("pgas.atomic_add:", "dest has elements of type int8", arrays="b")
-def add_to_int8(b):
-    pgas.atomic_add(b, 0, 1, 0)
-
-
-@case("pgas.atomic_fetch_add:", "dest has elements of type complex64", arrays="c")
-def add_to_a_complex_number(c):
-    pgas.atomic_fetch_add(c, 0, 1, 0)
-
-
-@case("pgas.atomic_add:", "value is of type complex128", arrays="f")
-def add_a_complex_number(f):
-    pgas.atomic_add(f, 0, 1j, 0)
-
-
-@case("pgas.atomic_fetch_add:", "idx must be an integer", arrays="i")
-def add_at_half_an_element(i):
-    pgas.atomic_fetch_add(i, 0.5, 1, 0)
-
-
-@case("pgas.atomic_add:", "pe must be an integer", arrays="i")
-def add_on_half_a_pe(i):
-    pgas.atomic_add(i, 0, 1, 0.5)
-
-
-@case("atomic_add", "pe", arrays="i")
-def add_without_pe(i):
-    pgas.atomic_add(i, 0, 1)
-
-
-@case("pgas.put_signal:", "sig must be an array of uint64", "int32", arrays="fi")
-def put_signal_to_int32(f, i):
-    pgas.put_signal(f, f, i, 0, 1, pgas.SIGNAL_SET, 0)
-
-
-@case("pgas.put_signal_block:", "source has elements", arrays="fis")
-def put_signal_of_another_dtype(f, i, s):
-    pgas.put_signal_block(f, i, s, 0, 1, pgas.SIGNAL_SET, 0)
-
-
-@case("pgas.put_signal_nbi:", "idx", "sig has 1 dimension", arrays="fs")
-def put_signal_at_two_subscripts(f, s):
-    pgas.put_signal_nbi(f, f, s, (0, 0), 1, pgas.SIGNAL_SET, 0)
-
-
-@case("pgas.put_signal_warp:", "value must be an integer", arrays="fs")
-def put_signal_of_a_float(f, s):
-    pgas.put_signal_warp(f, f, s, 0, 1.5, pgas.SIGNAL_SET, 0)
-
-
-@case("pgas.put_signal:", "op must be an integer", arrays="fs")
-def put_signal_with_another_op(f, s):
-    pgas.put_signal(f, f, s, 0, 1, 0.5, 0)
-
-
-@case("pgas.signal_op:", "sig must be an array of uint64", arrays="f")
-def signal_to_float32(f):
-    pgas.signal_op(f, 0, 1, pgas.SIGNAL_ADD, 0)
-
-
-@case("pgas.signal_op:", "value must be an integer", arrays="s")
-def signal_of_a_float(s):
-    pgas.signal_op(s, 0, 1.5, pgas.SIGNAL_ADD, 0)
-
-
-@case("pgas.signal_op:", "pe must be an integer", arrays="s")
-def signal_to_half_a_pe(s):
-    pgas.signal_op(s, 0, 1, pgas.SIGNAL_ADD, 0.5)
-
-
-@case("pgas.signal_wait_until:", "sig must be an array of uint64", arrays="i")
-def wait_for_signal_in_int32(i):
-    pgas.signal_wait_until(i, 0, pgas.EQ, 0)
-
-
-@case("pgas.signal_wait_until:", "cmp must be an integer", arrays="s")
-def wait_for_signal_with_another_comparison(s):
-    pgas.signal_wait_until(s, 0, 1.5, 0)
-
-
-@case("pgas.wait_until:", "ivar has elements of type float32", arrays="f")
-def wait_for_a_float(f):
-    pgas.wait_until(f, 0, pgas.EQ, 0)
-
-
-@case("pgas.wait_until:", "ivar has elements of type int8", arrays="b")
-def wait_for_a_byte(b):
-    pgas.wait_until(b, 0, pgas.EQ, 0)
-
-
-@case("pgas.wait_until:", "cmp must be an integer", arrays="i")
-def wait_with_another_comparison(i):
-    pgas.wait_until(i, 0, None, 0)
-
-
-@case("pgas.wait_until:", "value must be an integer", arrays="i")
-def wait_for_half(i):
-    pgas.wait_until(i, 0, pgas.EQ, 0.5)
-
-
-@case("pgas.wait_until:", "idx has 2 subscript(s)", "ivar has 1 dimension", arrays="i")
-def wait_at_two_subscripts(i):
-    pgas.wait_until(i, (0, 0), pgas.EQ, 0)
-
-
-@case("pgas.ptr:", "dest must be an array", arrays="f")
-def ptr_of_a_number(f):
-    f[0] = pgas.ptr(1.0, 0)[0]
-
-
-@case("pgas.ptr:", "pe must be an integer", arrays="f")
-def ptr_on_half_a_pe(f):
-    f[0] = pgas.ptr(f, 0.5)[0]
-
-
-@case("fence", arrays="f")
-def fence_with_an_argument(f):
-    pgas.fence(f)
-
-
-@case("barrier_all_block", arrays="f")
-def barrier_with_an_argument(f):
-    pgas.barrier_all_block(f)
+#: Statements that must be refused, and what the error says.
+CASES = [
+    ("pgas.put(f, i, 0)", "pgas.put:", "source has elements of type int32, dest of type float32"),
+    ("pgas.put_block(f, i, 0)", "pgas.put_block:", "source has elements of type int32, dest of type float32"),
+    ("pgas.put_nbi_warp(f, i, 0)", "pgas.put_nbi_warp:", "source", "dest"),
+    ("pgas.get(i, f, 0)", "pgas.get:", "source has elements of type float32, dest of type int32"),
+    ("pgas.get_warp(h, f, 0)", "pgas.get_warp:", "source", "dest"),
+    ("pgas.put(m, f, 0)", "pgas.put:", "source has 1 dimension, dest has 2 dimensions"),
+    ("pgas.get_block(f, m, 0)", "pgas.get_block:", "source has 2 dimensions, dest has 1 dimension"),
+    ("pgas.put(m, m.T, 0)", "pgas.put:", "source is in F order, dest in C order"),
+    ("pgas.put(f, 3.0, 0)", "pgas.put:", "source must be an array", "float64"),
+    ("pgas.put(3, f, 0)", "pgas.put:", "dest must be an array"),
+    ("pgas.put(None, f, 0)", "pgas.put:", "dest must be an array"),
+    ("pgas.put(f, f, 0.5)", "pgas.put:", "pe must be an integer", "float64"),
+    ("pgas.put_block(f, f, None)", "pgas.put_block:", "pe must be an integer"),
+    ("pgas.put(f, f, f)", "pgas.put:", "pe must be an integer"),
+    ("pgas.put(f, f, 0, 1.5)", "pgas.put:", "nelems must be an integer", "float64"),
+    ("pgas.get(f, f, 0, nelems=1.5)", "pgas.get:", "nelems must be an integer"),
+    ("pgas.put(f, f, 0, 1, 1.5)", "pgas.put:", "qp must be an integer"),
+    ("pgas.put(f, f)", "put", "pe"),
+    ("pgas.put(f, f, 0, 1, 0, 0)", "put"),
+    ("pgas.put(f, f, 0, npes=0)", "put", "npes"),
+    ("pgas.put(f, f, 0, stream=0)", "put", "stream"),
+    ("pgas.p(f, 0.5, 1, 0)", "pgas.p:", "idx must be an integer", "float64"),
+    ("pgas.p(m, 1, 1.0, 0)", "pgas.p:", "idx has 1 subscript(s)", "dest has 2 dimensions"),
+    ("pgas.p(m, (1, 1, 0), 1.0, 0)", "pgas.p:", "idx has 3 subscript(s)", "dest has 2 dimensions"),
+    ("pgas.p(m, (1, 0.5), 1.0, 0)", "pgas.p:", "idx must be an integer"),
+    ("pgas.p(f, 0, 1j, 0)", "pgas.p:", "value is of type complex128", "float32"),
+    ("pgas.p(f, 0, f, 0)", "pgas.p:", "value", "float32"),
+    ("pgas.p(f, 0, None, 0)", "pgas.p:", "value"),
+    ("pgas.p(x, 0, x[1], 0)", "pgas.p:", "use put or get"),
+    ("pgas.p(1, 0, f[0], 0)", "pgas.p:", "dest must be an array"),
+    ("pgas.p(f, 0, 1.0, 0.5)", "pgas.p:", "pe must be an integer"),
+    ("f[0] = pgas.g(f, 0.5, 0)", "pgas.g:", "idx must be an integer"),
+    ("f[0] = pgas.g(f, (0, 1), 0)", "pgas.g:", "idx has 2 subscript(s)", "source has 1 dimension"),
+    ("f[0] = pgas.g(f, 0, 0.5)", "pgas.g:", "pe must be an integer"),
+    ("pgas.atomic_add(b, 0, 1, 0)", "pgas.atomic_add:", "dest has elements of type int8"),
+    ("pgas.atomic_fetch_add(c, 0, 1, 0)", "pgas.atomic_fetch_add:", "dest has elements of type complex64"),
+    ("pgas.atomic_add(f, 0, 1j, 0)", "pgas.atomic_add:", "value is of type complex128"),
+    ("pgas.atomic_fetch_add(i, 0.5, 1, 0)", "pgas.atomic_fetch_add:", "idx must be an integer"),
+    ("pgas.atomic_add(i, 0, 1, 0.5)", "pgas.atomic_add:", "pe must be an integer"),
+    ("pgas.atomic_add(i, 0, 1)", "atomic_add", "pe"),
+    ("pgas.put_signal(f, f, i, 0, 1, pgas.SIGNAL_SET, 0)", "pgas.put_signal:", "sig must be an array of uint64", "int32"),
+    ("pgas.put_signal_block(f, i, s, 0, 1, pgas.SIGNAL_SET, 0)", "pgas.put_signal_block:", "source has elements"),
+    ("pgas.put_signal_nbi(f, f, s, (0, 0), 1, pgas.SIGNAL_SET, 0)", "pgas.put_signal_nbi:", "idx", "sig has 1 dimension"),
+    ("pgas.put_signal_warp(f, f, s, 0, 1.5, pgas.SIGNAL_SET, 0)", "pgas.put_signal_warp:", "value must be an integer"),
+    ("pgas.put_signal(f, f, s, 0, 1, 0.5, 0)", "pgas.put_signal:", "op must be an integer"),
+    ("pgas.signal_op(f, 0, 1, pgas.SIGNAL_ADD, 0)", "pgas.signal_op:", "sig must be an array of uint64"),
+    ("pgas.signal_op(s, 0, 1.5, pgas.SIGNAL_ADD, 0)", "pgas.signal_op:", "value must be an integer"),
+    ("pgas.signal_op(s, 0, 1, pgas.SIGNAL_ADD, 0.5)", "pgas.signal_op:", "pe must be an integer"),
+    ("pgas.signal_wait_until(i, 0, pgas.EQ, 0)", "pgas.signal_wait_until:", "sig must be an array of uint64"),
+    ("pgas.signal_wait_until(s, 0, 1.5, 0)", "pgas.signal_wait_until:", "cmp must be an integer"),
+    ("pgas.wait_until(f, 0, pgas.EQ, 0)", "pgas.wait_until:", "ivar has elements of type float32"),
+    ("pgas.wait_until(b, 0, pgas.EQ, 0)", "pgas.wait_until:", "ivar has elements of type int8"),
+    ("pgas.wait_until(i, 0, None, 0)", "pgas.wait_until:", "cmp must be an integer"),
+    ("pgas.wait_until(i, 0, pgas.EQ, 0.5)", "pgas.wait_until:", "value must be an integer"),
+    ("pgas.wait_until(i, (0, 0), pgas.EQ, 0)", "pgas.wait_until:", "idx has 2 subscript(s)", "ivar has 1 dimension"),
+    ("f[0] = pgas.ptr(1.0, 0)[0]", "pgas.ptr:", "dest must be an array"),
+    ("f[0] = pgas.ptr(f, 0.5)[0]", "pgas.ptr:", "pe must be an integer"),
+    ("pgas.fence(f)", "fence"),
+    ("pgas.barrier_all_block(f)", "barrier_all_block"),
+]
+
+
+def arrays_in(statement):
+    return list(dict.fromkeys(re.findall(r"\b[fimshbcx]\b", statement)))
 
 
 @checklist("Python", "errors of dtype and arity are readable")
-@pytest.mark.parametrize(("kernel", "names", "wanted"), CASES)
-def test_refused(arrays, kernel, names, wanted):
-    text = refused(kernel, *[arrays[name] for name in names])
+@pytest.mark.parametrize("case", CASES, ids=[statement for statement, *_ in CASES])
+def test_refused(arrays, case):
+    statement, *wanted = case
+    names = arrays_in(statement)
+    text = refused(kernel_of(", ".join(names), statement), *[arrays[name] for name in names])
     missing = [w for w in wanted if w not in text]
     assert not missing, f"{missing} not in:\n{text}"
     pgas.synchronize()
@@ -376,7 +138,7 @@ def test_a_refused_kernel_harms_nobody(arrays):
     """The job goes on."""
     _, _, right, left = neighbours()
     f, m = arrays["f"], arrays["m"]
-    refused(pgas.jit(put_of_another_dtype, cache=False), f, arrays["i"])
+    refused(kernel_of("f, i", "pgas.put(f, i, 0)"), f, arrays["i"])
     f.copy_to_device(np.full(8, pgas.my_pe(), np.float32))
     pgas.barrier_all()
     put_whole[1, 32](m[0], f[:4], right)

@@ -7,7 +7,7 @@ import functools
 
 import numpy as np
 import pytest
-from conformance.checks import TRANSPORT, WARP, equal, everywhere, launch_together
+from conformance.checks import TRANSPORT, WARP, equal, everywhere, kernel_of, launch_together
 from numba import cuda
 
 import pgas
@@ -95,79 +95,9 @@ def test_ptr_in_kernels(heap):
 # Who moves the data -----------------------------------------------------------------------------------------------------------------
 
 
-@pgas.jit
-def _put(a, b, sig, pe):
-    pgas.put(a, b, pe)
-
-
-@pgas.jit
-def _put_nbi_block(a, b, sig, pe):
-    pgas.put_nbi_block(a, b, pe)
-    pgas.quiet_pe(pe)
-
-
-@pgas.jit
-def _get_warp(a, b, sig, pe):
-    pgas.get_warp(a, b, pe)
-
-
-@pgas.jit
-def _p(a, b, sig, pe):
-    pgas.p(a, 1, 5, pe)
-
-
-@pgas.jit
-def _g(a, b, sig, pe):
-    a[2] = pgas.g(b, 1, pe)
-
-
-@pgas.jit
-def _iput(a, b, sig, pe):
-    pgas.iput(a, b, 2, 1, pe)
-
-
-@pgas.jit
-def _iget(a, b, sig, pe):
-    pgas.iget(a, b, 1, 2, pe)
-
-
-@pgas.jit
-def _put_signal_set(a, b, sig, pe):
-    pgas.put_signal(a, b, sig, 0, 7, pgas.SIGNAL_SET, pe)
-
-
-@pgas.jit
-def _signal_set(a, b, sig, pe):
-    pgas.signal_op(sig, 0, 7, pgas.SIGNAL_SET, pe)
-
-
-@pgas.jit
-def _put_signal_add(a, b, sig, pe):
-    pgas.put_signal_block(a, b, sig, 0, 7, pgas.SIGNAL_ADD, pe)
-
-
-@pgas.jit
-def _signal_add(a, b, sig, pe):
-    pgas.signal_op(sig, 0, 7, pgas.SIGNAL_ADD, pe)
-
-
-@pgas.jit
-def _atomic_add(a, b, sig, pe):
-    pgas.atomic_add(sig, 0, 7, pe)
-
-
-@pgas.jit
-def _atomic_fetch(a, b, sig, pe):
-    sig[1] = pgas.atomic_fetch(sig, 0, pe)
-
-
-@pgas.jit
-def _atomic_add_float(a, b, sig, pe):
-    pgas.atomic_add(a.view(np.float64), 0, 1.0, pe)
-
-
-def launched(kernel, threads=1):
-    """Return ``call(a, b, sig, pe)`` that launches a kernel."""
+def launched(line, threads=1):
+    """Return ``call(a, b, sig, pe)`` that launches a kernel of this line."""
+    kernel = kernel_of("a, b, sig, pe", line)
     return lambda *operands: kernel[1, threads](*operands)
 
 
@@ -182,15 +112,15 @@ def on_host(function, *arguments):
 
 
 STORES = {
-    "put": launched(_put),
-    "put_nbi_block": launched(_put_nbi_block, 2 * WARP),
-    "get_warp": launched(_get_warp, WARP),
-    "p": launched(_p),
-    "g": launched(_g),
-    "iput": launched(_iput),
-    "iget": launched(_iget),
-    "put_signal that sets": launched(_put_signal_set),
-    "signal that sets": launched(_signal_set),
+    "put": launched("pgas.put(a, b, pe)"),
+    "put_nbi_block": launched("pgas.put_nbi_block(a, b, pe); pgas.quiet_pe(pe)", 2 * WARP),
+    "get_warp": launched("pgas.get_warp(a, b, pe)", WARP),
+    "p": launched("pgas.p(a, 1, 5, pe)"),
+    "g": launched("a[2] = pgas.g(b, 1, pe)"),
+    "iput": launched("pgas.iput(a, b, 2, 1, pe)"),
+    "iget": launched("pgas.iget(a, b, 1, 2, pe)"),
+    "put_signal that sets": launched("pgas.put_signal(a, b, sig, 0, 7, pgas.SIGNAL_SET, pe)"),
+    "signal that sets": launched("pgas.signal_op(sig, 0, 7, pgas.SIGNAL_SET, pe)"),
     "put on the host": on_host(pgas.put, "a", "b"),
     "p on the host": on_host(pgas.p, "a", 1, 5),
     "put_signal that sets on the host": on_host(pgas.put_signal, "a", "b", "sig", 0, 7, pgas.SIGNAL_SET),
@@ -198,11 +128,11 @@ STORES = {
 }
 
 ATOMICS = {
-    "put_signal that adds": launched(_put_signal_add, WARP),
-    "signal that adds": launched(_signal_add),
-    "atomic_add": launched(_atomic_add),
-    "atomic_fetch": launched(_atomic_fetch),
-    "atomic_add of floats": launched(_atomic_add_float),
+    "put_signal that adds": launched("pgas.put_signal_block(a, b, sig, 0, 7, pgas.SIGNAL_ADD, pe)", WARP),
+    "signal that adds": launched("pgas.signal_op(sig, 0, 7, pgas.SIGNAL_ADD, pe)"),
+    "atomic_add": launched("pgas.atomic_add(sig, 0, 7, pe)"),
+    "atomic_fetch": launched("sig[1] = pgas.atomic_fetch(sig, 0, pe)"),
+    "atomic_add of floats": launched("pgas.atomic_add(a.view(np.float64), 0, 1.0, pe)"),
     "put_signal that adds on the host": on_host(pgas.put_signal, "a", "b", "sig", 0, 7, pgas.SIGNAL_ADD),
     "atomic_add on the host": on_host(pgas.atomic_add, "sig", 0, 7),
 }
