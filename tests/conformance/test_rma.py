@@ -735,53 +735,24 @@ def test_get_after_put_and_quiet(heap):
 # ------------------------------------------------------------------------------------------------------- threads, warps, blocks
 
 
-@pgas.jit
-def puts_of_threads(dest, source, chunk, pe):
-    i = cuda.grid(1)
-    pgas.put(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], pe)
+@functools.cache
+def copying_pieces(copy):
+    """Return a kernel in which every thread, warp or block copies its own piece."""
+    call, group = getattr(pgas, copy), {"": 1, "_warp": WARP, "_block": THREADS}[copy[3:]]
 
+    @pgas.jit
+    def copies(dest, source, chunk, pe):
+        i = cuda.grid(1) // group
+        call(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], pe)
 
-@pgas.jit
-def puts_of_warps(dest, source, chunk, pe):
-    i = cuda.grid(1) // WARP
-    pgas.put_warp(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], pe)
-
-
-@pgas.jit
-def puts_of_blocks(dest, source, chunk, pe):
-    i = cuda.blockIdx.x
-    pgas.put_block(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], pe)
-
-
-@pgas.jit
-def gets_of_threads(dest, source, chunk, pe):
-    i = cuda.grid(1)
-    pgas.get(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], pe)
-
-
-@pgas.jit
-def gets_of_warps(dest, source, chunk, pe):
-    i = cuda.grid(1) // WARP
-    pgas.get_warp(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], pe)
-
-
-@pgas.jit
-def gets_of_blocks(dest, source, chunk, pe):
-    i = cuda.blockIdx.x
-    pgas.get_block(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], pe)
+    return copies, group
 
 
 @checklist("Remote memory access", "threads, warps and blocks at once")
-@pytest.mark.parametrize(
-    ("kernel", "copy", "group"),
-    [
-        (puts_of_threads, "put", 1), (puts_of_warps, "put", WARP), (puts_of_blocks, "put", THREADS),
-        (gets_of_threads, "get", 1), (gets_of_warps, "get", WARP), (gets_of_blocks, "get", THREADS),
-    ],
-    ids=["put", "put_warp", "put_block", "get", "get_warp", "get_block"],
-)  # fmt: skip
-def test_many_at_the_same_time(heap, kernel, copy, group):
+@pytest.mark.parametrize("copy", ["put", "put_warp", "put_block", "get", "get_warp", "get_block"])
+def test_many_at_the_same_time(heap, copy):
     """Each thread, warp or block copies its own odd-sized piece, and nothing into a neighbour's."""
+    kernel, group = copying_pieces(copy)
     pe, left = counterpart(copy)
     blocks, chunk = 4, 13
     size = blocks * THREADS // group * chunk
