@@ -21,219 +21,70 @@ __all__ = ["KERNELS"]
 
 _F32, _U64, _I32, _PE = types.float32[::1], types.uint64[::1], types.int32[::1], types.int32
 
-
 _VALUE, _COND, _MASK = 0x0102_0304_0506_0708, 0x1010_1010_1010_1010, 0x0F0F_00FF
 
 
-def _p(dest, value, pe):
-    pgas.p(dest, cuda.threadIdx.x, value, pe)
-
-
-def _g(dest, out, pe):
-    out[0] = pgas.g(dest, cuda.threadIdx.x, pe)
-
-
-def _put(dest, source, pe):
-    pgas.put(dest, source, pe)
-
-
-def _put_warp(dest, source, pe):
-    pgas.put_warp(dest, source, pe)
-
-
-def _put_block(dest, source, pe):
-    pgas.put_block(dest, source, pe)
-
-
-def _put_nbi_block(dest, source, pe):
-    pgas.put_nbi_block(dest, source, pe)
-
-
-def _get_block(dest, source, pe):
-    pgas.get_block(dest, source, pe)
-
-
-def _get(dest, source, pe):
-    pgas.get(dest, source, pe)
-
-
-def _get_warp(dest, source, pe):
-    pgas.get_warp(dest, source, pe)
-
-
-def _get_nbi_block(dest, source, pe):
-    pgas.get_nbi_block(dest, source, pe)
-
-
-def _iput(dest, source, dst_stride, src_stride, pe):
-    pgas.iput(dest, source, dst_stride, src_stride, pe)
-
-
-def _iput_block(dest, source, dst_stride, src_stride, pe):
-    pgas.iput_block(dest, source, dst_stride, src_stride, pe)
-
-
-def _iget_warp(dest, source, dst_stride, src_stride, pe):
-    pgas.iget_warp(dest, source, dst_stride, src_stride, pe, 1000)
-
-
-def _put_signal(dest, source, sig, pe):
-    pgas.put_signal(dest, source, sig, 0, 1, pgas.SIGNAL_SET, pe)
-
-
-def _put_signal_warp(dest, source, sig, pe):
-    pgas.put_signal_warp(dest, source, sig, 0, 1, pgas.SIGNAL_SET, pe)
-
-
-def _put_signal_block(dest, source, sig, pe):
-    pgas.put_signal_block(dest, source, sig, 0, 1, pgas.SIGNAL_ADD, pe)
-
-
-def _signal_op(sig, pe):
-    pgas.signal_op(sig, 0, 1, pgas.SIGNAL_SET, pe)
-
-
-def _signal_wait_until(sig, value):
-    pgas.signal_wait_until(sig, 0, pgas.GE, value)
-
-
-def _atomic_add(dest, pe):
-    pgas.atomic_add(dest, 0, 1, pe)
-
-
-def _atomic_fetch_add(dest, pe):
-    dest[1] = pgas.atomic_fetch_add(dest, 0, 1, pe)
-
-
-def _atomic_set(dest, pe):
-    pgas.atomic_set(dest, 0, _VALUE, pe)
-
-
-def _atomic_compare_swap(dest, pe):
-    dest[1] = pgas.atomic_compare_swap(dest, 0, _VALUE + _COND, _VALUE, pe)
-
-
-def _atomic_and(dest, pe):
-    pgas.atomic_and(dest, 0, _MASK, pe)
-
-
-def _atomic_xor(dest, pe):
-    pgas.atomic_xor(dest, 0, _MASK, pe)
-
-
-def _atomic_fetch_or(dest, pe):
-    dest[1] = pgas.atomic_fetch_or(dest, 0, _VALUE, pe)
-
-
-def _atomic_fetch_xor(dest, pe):
-    dest[1] = pgas.atomic_fetch_xor(dest, 0, _VALUE, pe)
-
-
-def _atomic_fetch(dest, pe):
-    dest[1] = pgas.atomic_fetch(dest, 0, pe)
-
-
-def _test(ivar, value):
-    if pgas.test(ivar, 0, pgas.GE, value):
-        ivar[1] = 0
-
-
-def _wait_until_all(ivars, status, value):
-    pgas.wait_until_all(ivars, status, pgas.GE, value)
-
-
-def _wait_until_any(ivars, status, value):
-    status[pgas.wait_until_any(ivars, status, pgas.GE, value)] = 1
-
-
-def _wait_until_some_vector(ivars, indices, values):
-    indices[0] = pgas.wait_until_some_vector(ivars, indices, None, pgas.EQ, values)
-
-
-def _quiet():
-    pgas.quiet()
-
-
-def _quiet_pe(pe):
-    pgas.quiet_pe(pe)
-
-
-def _flush():
-    pgas.flush()
-
-
-def _fence():
-    pgas.fence()
-
-
-def _barrier_all():
-    pgas.barrier_all()
-
-
-def _sync_all():
-    pgas.sync_all()
-
-
-def _p_of(dtype: Any) -> tuple[Callable[..., None], tuple[Any, ...]]:
-    return _p, (dtype[::1], dtype, _PE)
-
-
-def _of(function: Callable[..., None], dtype: Any) -> tuple[Callable[..., None], tuple[Any, ...]]:
-    return function, (dtype[::1], _PE)
-
-
-_RMA = (_F32, _F32, _PE)
-_STRIDED = (_F32, _F32, types.int32, types.int32, _PE)
-_PUT_SIGNAL = (_F32, _F32, _U64, _PE)
+def _call(line: str, **arguments: Any) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    """Return a kernel of one line and the types of its arguments."""
+    built: dict[str, Any] = {"pgas": pgas, "cuda": cuda, "VALUE": _VALUE, "COND": _COND, "MASK": _MASK, "__name__": __name__}
+    exec(f"def kernel({', '.join(arguments)}):\n    {line}", built)
+    return built["kernel"], tuple(arguments.values())
+
+
+_RMA = {"dest": _F32, "source": _F32, "pe": _PE}
+_STRIDED = {"dest": _F32, "source": _F32, "dst_stride": types.int32, "src_stride": types.int32, "pe": _PE}
+_PUT_SIGNAL = {"dest": _F32, "source": _F32, "sig": _U64, "pe": _PE}
 
 #: Kernels with one call each. Elements have 4 bytes, atomics 8, unless the name says otherwise; the signal of put_signal_block is
 #: added, the others are set.
 KERNELS: Kernels = {
-    "p": _p_of(types.float32),
-    "p_int8": _p_of(types.int8),
-    "p_int16": _p_of(types.int16),
-    "p_float64": _p_of(types.float64),
-    "p_complex128": _p_of(types.complex128),
-    "g": (_g, _RMA),
-    "put": (_put, _RMA),
-    "put_warp": (_put_warp, _RMA),
-    "put_block": (_put_block, _RMA),
-    "put_nbi_block": (_put_nbi_block, _RMA),
-    "get": (_get, _RMA),
-    "get_warp": (_get_warp, _RMA),
-    "get_block": (_get_block, _RMA),
-    "get_nbi_block": (_get_nbi_block, _RMA),
-    "iput": (_iput, _STRIDED),
-    "iput_block": (_iput_block, _STRIDED),
-    "iget_warp": (_iget_warp, _STRIDED),
-    "put_signal": (_put_signal, _PUT_SIGNAL),
-    "put_signal_warp": (_put_signal_warp, _PUT_SIGNAL),
-    "put_signal_block": (_put_signal_block, _PUT_SIGNAL),
-    "signal_op": (_signal_op, (_U64, _PE)),
-    "signal_wait_until": (_signal_wait_until, (_U64, types.uint64)),
-    "atomic_add": _of(_atomic_add, types.uint64),
-    "atomic_add_int32": _of(_atomic_add, types.int32),
-    "atomic_add_float32": _of(_atomic_add, types.float32),
-    "atomic_add_float64": _of(_atomic_add, types.float64),
-    "atomic_fetch_add": _of(_atomic_fetch_add, types.uint64),
-    "atomic_fetch_add_int32": _of(_atomic_fetch_add, types.int32),
-    "atomic_set": _of(_atomic_set, types.uint64),
-    "atomic_compare_swap": _of(_atomic_compare_swap, types.uint64),
-    "atomic_and_int32": _of(_atomic_and, types.int32),
-    "atomic_xor_int32": _of(_atomic_xor, types.int32),
-    "atomic_fetch_or": _of(_atomic_fetch_or, types.uint64),
-    "atomic_fetch_xor": _of(_atomic_fetch_xor, types.uint64),
-    "atomic_fetch_float32": _of(_atomic_fetch, types.float32),
-    "test": (_test, (_U64, types.uint64)),
-    "wait_until_all": (_wait_until_all, (_I32, _I32, types.int32)),
-    "wait_until_any": (_wait_until_any, (_I32, _I32, types.int32)),
-    "wait_until_some_vector": (_wait_until_some_vector, (_U64, _I32, _U64)),
-    "quiet": (_quiet, ()),
-    "quiet_pe": (_quiet_pe, (_PE,)),
-    "flush": (_flush, ()),
-    "fence": (_fence, ()),
-    "barrier_all": (_barrier_all, ()),
-    "sync_all": (_sync_all, ()),
+    "p": _call("pgas.p(dest, cuda.threadIdx.x, value, pe)", dest=_F32, value=types.float32, pe=_PE),
+    "p_int8": _call("pgas.p(dest, cuda.threadIdx.x, value, pe)", dest=types.int8[::1], value=types.int8, pe=_PE),
+    "p_int16": _call("pgas.p(dest, cuda.threadIdx.x, value, pe)", dest=types.int16[::1], value=types.int16, pe=_PE),
+    "p_float64": _call("pgas.p(dest, cuda.threadIdx.x, value, pe)", dest=types.float64[::1], value=types.float64, pe=_PE),
+    "p_complex128": _call("pgas.p(dest, cuda.threadIdx.x, value, pe)", dest=types.complex128[::1], value=types.complex128, pe=_PE),
+    "g": _call("source[0] = pgas.g(dest, cuda.threadIdx.x, pe)", **_RMA),
+    "put": _call("pgas.put(dest, source, pe)", **_RMA),
+    "put_warp": _call("pgas.put_warp(dest, source, pe)", **_RMA),
+    "put_block": _call("pgas.put_block(dest, source, pe)", **_RMA),
+    "put_nbi_block": _call("pgas.put_nbi_block(dest, source, pe)", **_RMA),
+    "get": _call("pgas.get(dest, source, pe)", **_RMA),
+    "get_warp": _call("pgas.get_warp(dest, source, pe)", **_RMA),
+    "get_block": _call("pgas.get_block(dest, source, pe)", **_RMA),
+    "get_nbi_block": _call("pgas.get_nbi_block(dest, source, pe)", **_RMA),
+    "iput": _call("pgas.iput(dest, source, dst_stride, src_stride, pe)", **_STRIDED),
+    "iput_block": _call("pgas.iput_block(dest, source, dst_stride, src_stride, pe)", **_STRIDED),
+    "iget_warp": _call("pgas.iget_warp(dest, source, dst_stride, src_stride, pe, 1000)", **_STRIDED),
+    "put_signal": _call("pgas.put_signal(dest, source, sig, 0, 1, pgas.SIGNAL_SET, pe)", **_PUT_SIGNAL),
+    "put_signal_warp": _call("pgas.put_signal_warp(dest, source, sig, 0, 1, pgas.SIGNAL_SET, pe)", **_PUT_SIGNAL),
+    "put_signal_block": _call("pgas.put_signal_block(dest, source, sig, 0, 1, pgas.SIGNAL_ADD, pe)", **_PUT_SIGNAL),
+    "signal_op": _call("pgas.signal_op(sig, 0, 1, pgas.SIGNAL_SET, pe)", sig=_U64, pe=_PE),
+    "signal_wait_until": _call("pgas.signal_wait_until(sig, 0, pgas.GE, value)", sig=_U64, value=types.uint64),
+    "atomic_add": _call("pgas.atomic_add(dest, 0, 1, pe)", dest=_U64, pe=_PE),
+    "atomic_add_int32": _call("pgas.atomic_add(dest, 0, 1, pe)", dest=_I32, pe=_PE),
+    "atomic_add_float32": _call("pgas.atomic_add(dest, 0, 1, pe)", dest=_F32, pe=_PE),
+    "atomic_add_float64": _call("pgas.atomic_add(dest, 0, 1, pe)", dest=types.float64[::1], pe=_PE),
+    "atomic_fetch_add": _call("dest[1] = pgas.atomic_fetch_add(dest, 0, 1, pe)", dest=_U64, pe=_PE),
+    "atomic_fetch_add_int32": _call("dest[1] = pgas.atomic_fetch_add(dest, 0, 1, pe)", dest=_I32, pe=_PE),
+    "atomic_set": _call("pgas.atomic_set(dest, 0, VALUE, pe)", dest=_U64, pe=_PE),
+    "atomic_compare_swap": _call("dest[1] = pgas.atomic_compare_swap(dest, 0, VALUE + COND, VALUE, pe)", dest=_U64, pe=_PE),
+    "atomic_and_int32": _call("pgas.atomic_and(dest, 0, MASK, pe)", dest=_I32, pe=_PE),
+    "atomic_xor_int32": _call("pgas.atomic_xor(dest, 0, MASK, pe)", dest=_I32, pe=_PE),
+    "atomic_fetch_or": _call("dest[1] = pgas.atomic_fetch_or(dest, 0, VALUE, pe)", dest=_U64, pe=_PE),
+    "atomic_fetch_xor": _call("dest[1] = pgas.atomic_fetch_xor(dest, 0, VALUE, pe)", dest=_U64, pe=_PE),
+    "atomic_fetch_float32": _call("dest[1] = pgas.atomic_fetch(dest, 0, pe)", dest=_F32, pe=_PE),
+    "test": _call("if pgas.test(ivar, 0, pgas.GE, value): ivar[1] = 0", ivar=_U64, value=types.uint64),
+    "wait_until_all": _call("pgas.wait_until_all(ivars, status, pgas.GE, value)", ivars=_I32, status=_I32, value=types.int32),
+    "wait_until_any": _call("status[pgas.wait_until_any(ivars, status, pgas.GE, value)] = 1", ivars=_I32, status=_I32, value=types.int32),
+    "wait_until_some_vector": _call(
+        "indices[0] = pgas.wait_until_some_vector(ivars, indices, None, pgas.EQ, values)", ivars=_U64, indices=_I32, values=_U64
+    ),
+    "quiet": _call("pgas.quiet()"),
+    "quiet_pe": _call("pgas.quiet_pe(pe)", pe=_PE),
+    "flush": _call("pgas.flush()"),
+    "fence": _call("pgas.fence()"),
+    "barrier_all": _call("pgas.barrier_all()"),
+    "sync_all": _call("pgas.sync_all()"),
 }
 
 
