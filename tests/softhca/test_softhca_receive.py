@@ -1,4 +1,8 @@
-"""Receive queues: SEND, immediate data, receivers that are not ready; shared CQs with an owner bit, and their overrun."""
+"""Receive queues: SEND, immediate data, receivers that are not ready; shared CQs with an owner bit, and their overrun.
+
+No transport of pgas posts a receive. Apart from tests of the software NIC and its emulated devices, only rdma-core's own tests do
+(test_rdma_core.py).
+"""
 
 import os
 import time
