@@ -9,6 +9,7 @@ from pgas.api.host_only import host_only
 from pgas.api.values import check_value
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import BootstrapError
+from pgas.base.parameters import is_integer
 from pgas.base.version import __version__
 from pgas.job import recovery, runtime
 from pgas.job.bootstrap import rendezvous
@@ -80,7 +81,7 @@ def init(
     if process_group is not None:
         given = rendezvous.of_process_group(process_group) if not runtime.active() else None
     elif unique_id is not None:
-        if not isinstance(rank, (int, np.integer)) or not isinstance(size, (int, np.integer)) or not 0 <= rank < size:
+        if not is_integer(rank) or not is_integer(size) or not 0 <= rank < size:
             raise ValueError(f"pgas.init: rank must be an integer from 0 to size - 1, not rank={rank!r} with size={size!r}")
         given = rendezvous.Given(unique_id, int(rank), int(size))
     return runtime.init(comm, given)

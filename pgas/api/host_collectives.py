@@ -145,7 +145,7 @@ def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
     for operand, wanted in zip((dest, source), needed, strict=True):
         if operand.size < wanted:
             raise ValueError(refusals.message("misfit", who=who, operand=operand.name, found=operand.size, wanted=wanted, size=n))
-    if "root" in values and not (isinstance(values["root"], (int, np.integer)) and 0 <= values["root"] < n):
+    if "root" in values and not (parameters.is_integer(values["root"]) and 0 <= values["root"] < n):
         raise ValueError(refusals.message("no member", who=who, last=n - 1, wanted=values["root"]))
     if "op" in values:
         op = type(values["op"]).__name__
@@ -166,14 +166,14 @@ def _kind(dtype: np.dtype) -> str:
 def _team(name: str, team: Any) -> teams.Record:
     if team is None:
         raise TypeError(refusals.message("no team", function=name, name="team"))
-    if not isinstance(team, (int, np.integer)):
+    if not parameters.is_integer(team):
         raise TypeError(f"pgas.{name}: team must be a pgas.Team, not {team!r}")
     with about(f"pgas.{name}"):
         return runtime.current().teams.find(team)
 
 
 def _channel(name: str, team: teams.Record, channel: Any) -> int:
-    if not isinstance(channel, (int, np.integer)) or not 0 <= channel < team.channels:
+    if not parameters.is_integer(channel) or not 0 <= channel < team.channels:
         raise ValueError(refusals.message("no such channel", who=f"pgas.{name}", last=team.channels - 1, wanted=channel))
     return int(channel)
 

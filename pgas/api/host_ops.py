@@ -171,7 +171,7 @@ def _copied(name: str, dest: Any, source: Any, nelems: Any, pe: Any, *, adds: bo
 
 def _count(name: str, wanted: Any, in_dest: int, in_source: int) -> int:
     """Check a number of elements against the sizes of both operands, and return it."""
-    if not isinstance(wanted, (int, np.integer)) or isinstance(wanted, bool) or not 0 <= wanted <= min(in_dest, in_source):
+    if not parameters.is_integer(wanted) or not 0 <= wanted <= min(in_dest, in_source):
         raise ValueError(f"pgas.{name}: {wanted!r} elements wanted, dest has {in_dest} and source {in_source}")
     return int(wanted)
 
@@ -230,7 +230,7 @@ def _strided_copy(name: str, kernel: Kernel) -> Callable[..., None]:
 
 def _stride(name: str, argument: str, stride: Any, operand: Operand) -> int:
     """Check a stride and return it. A stride beyond the operand's size has the same effect as that size, which is returned."""
-    if not isinstance(stride, (int, np.integer)) or isinstance(stride, bool) or stride < 1:
+    if not parameters.is_integer(stride) or stride < 1:
         raise ValueError(f"pgas.{name}: {argument} must be an integer of 1 or more, not {stride!r}")
     return int(min(stride, max(operand.size, 1)))
 
@@ -273,7 +273,7 @@ def _element(function: str, name: str, array: Any, idx: Any) -> tuple[Any, np.dt
         return idx, operand.dtype
     indices = idx if isinstance(idx, tuple) else (idx,)
     if len(indices) != len(operand.shape) or not all(
-        isinstance(i, (int, np.integer)) and 0 <= i < n for i, n in zip(indices, operand.shape, strict=True)
+        parameters.is_integer(i) and 0 <= i < n for i, n in zip(indices, operand.shape, strict=True)
     ):
         raise ValueError(f"pgas.{function}: idx must be a subscript of {name}, which has the shape {operand.shape}, not {idx!r}")
     return tuple(int(i) for i in indices) if isinstance(idx, tuple) else int(idx), operand.dtype

@@ -102,7 +102,7 @@ def _form(function: Callable[..., Any]) -> Callable[..., Any]:
         }
         count = ivars.size if nelems is None else nelems
         for name, size in sizes.items():
-            if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or not 0 <= count <= size:
+            if not parameters.is_integer(count) or not 0 <= count <= size:
                 raise ValueError(f"pgas.{title}: {count!r} elements wanted, but {name} has {size}")
         cmp = check_code(title, "cmp", given["cmp"], Comparison)
         if "value" in given:

@@ -20,6 +20,7 @@ from pgas.api.host_only import host_only
 from pgas.base import disk_cache
 from pgas.base.backend import SIMULATOR
 from pgas.base.code import nested
+from pgas.base.parameters import is_integer
 from pgas.base.version import __version__
 from pgas.job import runtime
 from pgas.job.memory import teams
@@ -134,12 +135,8 @@ class ConfiguredKernel:
 
     def __init__(self, kernel: Kernel, configuration: tuple[Any, ...]) -> None:
         self._kernel, self._configuration = kernel, configuration
-        try:
-            self._configured = kernel.dispatcher[configuration]
-        except TypeError:  # Numba's message does not name the kernel.
-            for name, sizes in zip(("grid", "block"), configuration, strict=False):
-                _three(f"{kernel.__name__}: {name}", sizes)
-            raise
+        _check_integers(f"{kernel.__name__}: ", configuration)
+        self._configured = kernel.dispatcher[configuration]
         self._described = _described(kernel, configuration)
         self._launches: dict[Any, launches.Launch] = {}  # On GPUs, by the types of the arguments.
 
@@ -196,6 +193,7 @@ class BoundLaunch:
     """A launch with its arguments converted. A call takes about one microsecond of host time in addition to the driver's."""
 
     def __init__(self, kernel: Kernel, configuration: tuple[Any, ...], args: tuple[Any, ...], *, cooperative: bool = False) -> None:
+        _check_integers("", configuration)
         self._described = _described(kernel, configuration)
         self._plain: tuple[launches.Launch, bytes] | None = None  # A launch without cuda.core's checks, and its parameters.
         self._teams = teams.handles(args)
@@ -267,7 +265,7 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
         shared: size of the dynamic shared memory in bytes. Default: 0.
 
     Raises:
-        TypeError: kernel is not a kernel, or args is not a tuple.
+        TypeError: kernel is not a kernel, args is not a tuple, or grid, block, or shared contains something other than integers.
         ValueError: raised on every PE, if on some PE the blocks do not all fit on the GPU concurrently (in the simulator: on an H100,
             registers not counted), and the message gives the largest grid that fits; or if not even one block fits.
         BootstrapError: PEs launch different kernels.
@@ -342,16 +340,27 @@ def _normalized(configuration: tuple[Any, ...]) -> tuple[Any, Any, Any, int]:
     return _three("grid", grid), _three("block", block), streams.core_stream(stream), shared
 
 
+def _check_integers(where: str, configuration: tuple[Any, ...]) -> None:
+    """Check that the sizes of a launch are integers. Numba accepts True, and its messages do not name the kernel."""
+    for name, sizes in zip(("grid", "block"), configuration, strict=False):
+        if not all(is_integer(n) for n in _sizes(sizes)):
+            raise TypeError(f"{where}{name} must be an integer or up to three of them, not {sizes!r}")
+    for shared in configuration[3:4]:
+        if not is_integer(shared):
+            raise TypeError(f"{where}shared must be an integer, not {shared!r}")
+
+
+def _sizes(sizes: Any) -> tuple[Any, ...]:
+    return tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,)
+
+
 def _three(name: str, sizes: Any) -> tuple[int, ...]:
-    """Return the sizes of a grid or block in three dimensions.
+    """Return the sizes of a grid or block, which are integers, in three dimensions.
 
     Raises:
-        TypeError: sizes are not integers.
         ValueError: there are no sizes, or more than three.
     """
-    given = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,)
-    if not all(isinstance(n, (int, np.integer)) for n in given):
-        raise TypeError(f"{name} must be an integer or up to three of them, not {sizes!r}")
+    given = _sizes(sizes)
     if not 1 <= len(given) <= 3:
         raise ValueError(f"{name} must be an integer or up to three of them, not {sizes!r}")
     return tuple(int(n) for n in given) + (1,) * (3 - len(given))

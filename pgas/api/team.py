@@ -17,11 +17,10 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any, cast
 
-import numpy as np
-
 from pgas.api import host_collectives
 from pgas.api.host_only import host_only
 from pgas.base.errors import BootstrapError, HeapError, PgasError
+from pgas.base.parameters import is_integer
 from pgas.job import runtime
 from pgas.job.memory import teams
 from pgas.job.memory.array import caller
@@ -281,7 +280,7 @@ def _made(call: str, parent: Team, pes: tuple[int, ...], channels: int | None) -
     """Make a team. Collective over the parent, whose PEs may request different teams."""
     job = runtime.current()
     count = job.teams.plan.channels if channels is None else channels
-    if not isinstance(count, (int, np.integer)) or not 1 <= count <= 256:
+    if not is_integer(count) or not 1 <= count <= 256:
         raise ValueError(f"{call.split('(')[0]}: channels must be an integer from 1 to 256, not {channels!r}")
     member = job.my_pe in pes
     notes = _told(call, parent, job.teams.room.note(_digest(call, pes if member else ())))
@@ -353,7 +352,7 @@ def _team(function: str, name: str, team: Any) -> Team:
 
 
 def _whole(function: str, name: str, value: Any) -> int:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
+    if not is_integer(value):
         raise ValueError(f"pgas.{function}: {name} must be an integer, not {value!r}")
     return int(value)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pgas.base.parameters import is_integer
 from pgas.kernels import refusals
 from pgas.kernels.codes import CONSTANTS
 
@@ -25,7 +26,7 @@ def check_value(function: str, name: str, value: Any, dtype: np.dtype, *, integr
         low, high = _bounds(dtype)
         if low <= value <= high:
             return
-    if integral and (not isinstance(value, (int, np.integer)) or isinstance(value, bool)):
+    if integral and not is_integer(value):
         raise TypeError(refusals.message("no integer", function=function, name=name, found=_shown(value)))
     if not isinstance(value, (int, float, complex, np.number, np.bool, dtype.type)) or (np.iscomplexobj(value) and dtype.kind != "c"):
         raise TypeError(refusals.message("other value", function=function, name=name, value=f"of type {type(value).__name__}", dtype=dtype))
@@ -43,7 +44,7 @@ def check_code(function: str, name: str, code: Any, codes: type[IntEnum]) -> int
         ValueError: it does not exist.
     """
     other = type(code) in CONSTANTS and type(code) is not codes  # For example, pgas.SUM has the number of pgas.SIGNAL_SET.
-    if other or not isinstance(code, (int, np.integer)) or isinstance(code, bool) or int(code) not in _numbers(codes):
+    if other or not is_integer(code) or int(code) not in _numbers(codes):
         raise ValueError(
             refusals.message("no such code", who=f"pgas.{function}", name=name, allowed=refusals.choices(codes), wanted=_shown(code))
         )

@@ -1,15 +1,22 @@
-"""Errors of calls whose arguments do not fit a function's parameters, and suggestions for misspelled names."""
+"""Errors of calls whose arguments do not fit a function's parameters, suggestions for misspelled names, and what counts as an integer."""
 
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
-__all__ = ["bound", "call", "in_kernels", "misfit", "suggestion"]
+import numpy as np
+
+__all__ = ["bound", "call", "in_kernels", "is_integer", "misfit", "suggestion"]
 
 #: In errors that name what they are about: a function, a variable, or the thread of a kernel in the simulator.
 _NAMED = re.compile(r"\bpgas\.\w+|\bPGAS_\w+=|^tid=")
 _THREAD = re.compile(r"^tid=\[[\d, ]+\] ctaid=\[[\d, ]+\]: (?=pgas\.)")
+
+
+def is_integer(value: Any) -> TypeGuard[int]:
+    """Whether a value may be an integer argument of a host call: Python's and NumPy's integers may, but True and False never."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -19,6 +19,7 @@ from pgas.base import config
 from pgas.base.agreement import everywhere
 from pgas.base.backend import SIMULATOR, say_where
 from pgas.base.errors import BootstrapError, HeapError, PgasError, PgasWarning, about, again
+from pgas.base.parameters import is_integer
 from pgas.job import growth
 from pgas.job.blocks import Blocks
 from pgas.job.bootstrap import protocol, rendezvous
@@ -293,7 +294,7 @@ class Job(Collective):
     def check_pe(self, function: str, pe: Any, name: str = "pe") -> None:
         """Refuse a value that is not a PE's number. function, name: of the call and its argument, for the message."""
         shown = pe if isinstance(pe, (int, float, np.number)) else type(pe).__name__  # not the elements of an array
-        if not isinstance(pe, (int, np.integer)) or isinstance(pe, bool) or not 0 <= pe < self.n_pes:
+        if not is_integer(pe) or not 0 <= pe < self.n_pes:
             raise ValueError(f"pgas.{function}: {name} must be an integer from 0 to {self.n_pes - 1}, not {shown}")
 
     # ------------------------------------------------------------------------------------------------------------------ waiting

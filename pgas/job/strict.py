@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from pgas.base.parameters import is_integer
 from pgas.job.gpu_compiler import GPUCompiler
 from pgas.job.memory.array import SymmetricArray
 from pgas.sim import engine, frontend
@@ -57,7 +58,7 @@ def _attribute(given: Callable[..., Any]) -> Callable[..., Any]:
 def _subscript(given: Callable[..., Any]) -> Callable[..., Any]:
     def item(array: Any, idx: Any, *value: Any) -> Any:
         for part in (idx if isinstance(idx, tuple) else (idx,)) if engine.current() is None else ():
-            if not isinstance(part, (int, np.integer, slice)) or isinstance(part, bool):
+            if not (is_integer(part) or isinstance(part, slice)):
                 raise TypeError(
                     f"on GPUs symmetric arrays take only integers and slices as subscripts on the host, not {_named(part)} {_INSTEAD}"
                 )

@@ -18,11 +18,12 @@ from pgas.job import runtime
 me = launched_rank() or 0
 
 class Interrupts:
-    def __int__(self):
+    @property
+    def ptr(self):
         raise KeyboardInterrupt
 
 def interrupted(job, *call):
-    int(Interrupts())
+    Interrupts().ptr
 
 def leave(step, call, *args, place="_interrupt"):
     if me:
@@ -50,7 +51,7 @@ leave("init", pgas.init, place="_open_memory")
 for step, call, args, place in (
     ("waiting", pgas.allgather_object, (b"x" * 200_000,), "_interrupt"),
     ("completing", pgas.barrier_all, (), "complete"),
-    ("preparing", pgas.launch, (waits, 1, 1, (), 0, 0 if me else Interrupts()), "_open_memory"),
+    ("preparing", pgas.launch, (waits, 1, 1, (), 0 if me else Interrupts()), "_open_memory"),
 ):
     pgas.init()
     leave(step, call, *args, place=place)

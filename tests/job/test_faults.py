@@ -764,9 +764,12 @@ for bad in "void(int64[:])", ["void(int64)"], 3, waits, cuda.jit(lambda: None), 
 attempt(pgas.free, word.reshape((1, 1)))
 attempt(pgas.free, word.view(np.int64))
 class Bad:
-    def __int__(self):
+    @property
+    def ptr(self):
         raise ArithmeticError
-attempt(pgas.launch, waits, 1, 1, (word,), 0, Bad())
+attempt(pgas.launch, waits, 1, 1, (word,), Bad())
+attempt(pgas.launch, waits, 1, True, (word,))
+attempt(pgas.launch, waits, 1, 1, (word,), 0, True)
 pgas.barrier_all()
 """
     ended = job(INIT + text)
@@ -805,6 +808,8 @@ pgas.barrier_all()
         ],
         *[view] * 2,
         "ArithmeticError: ",
+        "TypeError: pgas.launch: block must be an integer or up to three of them, not True",
+        "TypeError: pgas.launch: shared must be an integer, not True",
     ], ended  # fmt: skip
 
 

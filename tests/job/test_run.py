@@ -669,6 +669,8 @@ with pgas.init(unique_id=given, rank=rank, size=2):
         ({"unique_id": rendezvous._MARK + b"\xff" * 120, "rank": 0, "size": 1}, "unique_id must be the 128 bytes that pgas.unique_id"),
         ({"unique_id": "text", "rank": 0, "size": 1}, "unique_id must be the 128 bytes that pgas.unique_id"),
         ({"unique_id": b"x" * 128, "rank": 2, "size": 2}, "rank must be an integer from 0 to size - 1, not rank=2 with size=2"),
+        ({"unique_id": b"x" * 128, "rank": True, "size": 2}, "rank must be an integer from 0 to size - 1, not rank=True with size=2"),
+        ({"unique_id": b"x" * 128, "rank": 0, "size": True}, "rank must be an integer from 0 to size - 1, not rank=0 with size=True"),
         ({"unique_id": b"x" * 128}, "unique_id, rank, and size must be given together"),
         ({"rank": 0, "size": 1}, "unique_id, rank, and size must be given together"),
         ({"comm": 1, "process_group": 2}, "one of comm, unique_id, and process_group may be given"),

@@ -15,8 +15,8 @@ import pgas
 from pgas.base import parameters
 
 #: Right and wrong arguments by the name of the parameter. Kernels get a (an array of uint64), s (of int32), m (of int64, shape (n, 2)), pe.
-_ARRAY, _INTEGER = ("7", "None", "'x'", "(a, a)", "pgas"), ("0.5", "a", "'x'", "None", "(1, 2)")
-_TEAM = ("0.5", "None", "a", "'x'")
+_ARRAY, _INTEGER = ("7", "None", "'x'", "(a, a)", "pgas"), ("0.5", "a", "'x'", "None", "(1, 2)", "True")
+_TEAM = ("0.5", "None", "a", "'x'", "True")
 ARGUMENTS = {
     **dict.fromkeys(("dest", "source", "sig", "lock", "ivar", "ivars", "values"), ("a", _ARRAY)),
     **dict.fromkeys(("dest_counts", "dest_displs", "source_counts", "source_displs"), ("s", _ARRAY)),
@@ -26,8 +26,8 @@ ARGUMENTS = {
     **dict.fromkeys(("dst_stride", "src_stride"), ("1", _INTEGER)),
     **dict.fromkeys(("channel", "qp", "root", "src_pe"), ("0", _INTEGER)),
     "cmp": ("pgas.EQ", (*_INTEGER, "pgas.SUM", "pgas.SIGNAL_ADD")),
-    "idx": ("0", ("0.5", "a", "'x'", "None", "(0, 0)")),
-    "nelems": ("2", ("0.5", "a", "'x'", "(1, 2)")),
+    "idx": ("0", ("0.5", "a", "'x'", "None", "(0, 0)", "True")),
+    "nelems": ("2", ("0.5", "a", "'x'", "(1, 2)", "True")),
     "op": ("pgas.SUM", (*_INTEGER, "pgas.EQ")),
     "pe": ("pe", _INTEGER),
 }
@@ -72,26 +72,26 @@ def calls():
 
 #: On the host: right arguments, None for those left out, and more wrong ones, by the name of the parameter.
 ON_HOST = {
-    "alignment": (None, ("3", "'x'", "None")),
+    "alignment": (None, ("3", "'x'", "None", "True")),
     "array": ("a", ("3", "None", "a[1:]", "freed")),
     "args": ("()", ("5", "a", "None")),
-    "block": ("1", ("0", "'x'", "5000")),
-    "channels": (None, ("0", "'x'", "1.5")),
+    "block": ("1", ("0", "'x'", "5000", "True", "(1, True)")),
+    "channels": (None, ("0", "'x'", "1.5", "True")),
     "dtype": (None, ("'nodtype'", "object", "'S4'", "5")),
-    "grid": ("1", ("0", "'x'", "-1")),
+    "grid": ("1", ("0", "'x'", "-1", "True", "(1, True)")),
     "host": (None, ("5", "'a..b'")),
     "kernel": ("kernel", ("5", "None", "print")),
     "parent": ("pgas.TEAM_WORLD", ("5", "None", "'x'")),
-    "pes": ("[0]", ("5", "[0, 0]", "[7]", "'x'", "[0.5]")),
+    "pes": ("[0]", ("5", "[0, 0]", "[7]", "'x'", "[0.5]", "[False]")),
     "prototype": ("a", ("3", "None")),
-    "shape": ("4", ("-1", "'x'", "1.5", "(2, 'x')")),
-    "shared": (None, ("'x'", "-1")),
-    "size": ("1", ("0", "'x'")),
-    "start": ("0", ("7", "'x'")),
+    "shape": ("4", ("-1", "'x'", "1.5", "(2, 'x')", "True", "(2, True)")),
+    "shared": (None, ("'x'", "-1", "1.5", "True")),
+    "size": ("1", ("0", "'x'", "True")),
+    "start": ("0", ("7", "'x'", "False")),
     "stream": (None, ("'x'", "5.5", "a")),
-    "stride": ("1", ("'x'",)),
+    "stride": ("1", ("'x'", "True")),
     "values": ("[1, 2]", ("'x'", "None", "['a']", "[1, [2]]")),
-    "xrange": ("1", ("0", "'x'", "None")),
+    "xrange": ("1", ("0", "'x'", "None", "True")),
 }
 AS_IN_KERNELS = {
     "channel": ("99",),

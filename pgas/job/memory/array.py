@@ -17,6 +17,7 @@ import numpy as np
 
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import HeapError, PgasError
+from pgas.base.parameters import is_integer
 from pgas.base.tracebacks import OF_PGAS
 from pgas.job.memory import dlpack
 from pgas.job.memory.heap import Block
@@ -65,7 +66,7 @@ def shape_of(shape: Any) -> tuple[int, ...]:
     """
     axes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     for n in axes:
-        if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 0:
+        if not is_integer(n) or n < 0:
             raise ValueError(f"shape must be non-negative integers, not {shape!r}")
     return tuple(int(n) for n in axes)
 

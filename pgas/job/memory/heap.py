@@ -10,6 +10,7 @@ import numpy as np
 
 from pgas.base.config import size_text
 from pgas.base.errors import HeapError
+from pgas.base.parameters import is_integer
 
 __all__ = ["ALIGNMENT", "Allocator", "Block"]
 
@@ -152,6 +153,6 @@ def _span(shape: tuple[int, ...], dtype: np.dtype) -> int:
 
 def _checked(alignment: int) -> int:
     """Return the actual alignment for a requested one."""
-    if not isinstance(alignment, (int, np.integer)) or alignment < 1 or alignment & (alignment - 1):
+    if not is_integer(alignment) or alignment < 1 or alignment & (alignment - 1):
         raise ValueError(f"alignment must be a power of two, not {alignment}")
     return max(int(alignment), ALIGNMENT)
