@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from pgas.kernels.codes import SignalOp
 from pgas.kernels.compiler import KernelTypeError
 
-__all__ = ["TABLE", "Refusal", "When", "choices", "kind_of", "message", "refuse"]
+__all__ = ["TABLE", "Refusal", "When", "choices", "dimensions", "kind_of", "message", "refuse"]
 
 
 class When(Enum):
@@ -157,6 +157,11 @@ def choices(codes: type[IntEnum]) -> str:
     """Return the valid codes of an op or a cmp, for a message."""
     prefix = "SIGNAL_" if codes is SignalOp else ""
     return ", ".join(f"pgas.{prefix}{code.name} ({code.value})" for code in codes)
+
+
+def dimensions(count: int) -> str:
+    """Return a number of dimensions, for a message."""
+    return f"{count} dimension{'s' * (count != 1)}"
 
 
 def message(row: str, /, **values: Any) -> str:

@@ -11,7 +11,7 @@ from pgas.base.backend import SIMULATOR
 from pgas.kernels import layout, operation, state, window
 from pgas.kernels.codes import CONSTANTS
 from pgas.kernels.compiler import address_of, constant, device, element_size, i64, is_float8, numpy_dtype, ptx, types, u64
-from pgas.kernels.refusals import choices, kind_of, refuse
+from pgas.kernels.refusals import choices, dimensions, kind_of, refuse
 
 __all__ = [
     "C_ORDER", "array", "checking", "code", "computable", "contiguous", "described", "integer", "is_none", "one_dimension", "same_elements",
@@ -80,7 +80,7 @@ def same_elements(function: str, dest: Any, source: Any) -> Any:
     if dest.dtype != source.dtype:
         refuse("other dtype", function=function, source=source.dtype, dest=dest.dtype)
     if dest.ndim != source.ndim:
-        refuse("other dimensions", function=function, source=_axes(source), dest=_axes(dest))
+        refuse("other dimensions", function=function, source=dimensions(source.ndim), dest=dimensions(dest.ndim))
     if dest.ndim > 1 and dest.layout != source.layout and "A" not in (dest.layout, source.layout):
         refuse("other order", function=function, source=source.layout, dest=dest.layout)
     return contiguous(function, one_order=True, dest=dest, source=source)
@@ -159,7 +159,7 @@ def _order(op: Any, which: int, itemsize: int, ndim: int, permitted: int) -> Any
 def one_dimension(function: str, dest: Any) -> None:
     """Reject arrays of several dimensions (dest has as many as source), because strides count elements within a row."""
     if dest.ndim != 1:
-        refuse("strides of dimensions", function=function, found=_axes(dest))
+        refuse("strides of dimensions", function=function, found=dimensions(dest.ndim))
 
 
 def subscript(function: str, name: str, argument: Any, idx: Any) -> None:
@@ -168,7 +168,7 @@ def subscript(function: str, name: str, argument: Any, idx: Any) -> None:
         refuse("no array", function=function, name=name, found=described(argument))
     indices = list(idx) if isinstance(idx, types.BaseTuple) else [idx]
     if len(indices) != argument.ndim:
-        refuse("subscripts", function=function, count=len(indices), name=name, found=_axes(argument))
+        refuse("subscripts", function=function, count=len(indices), name=name, found=dimensions(argument.ndim))
     for index in indices:
         integer(function, "idx", index)
 
@@ -198,7 +198,7 @@ def described(argument: Any) -> str:
     """Return a description of an argument, for a message, because Numba's type names are long and those of the simulator differ."""
     argument = types.unliteral(argument)
     if isinstance(argument, types.Array):
-        return f"an array of {argument.dtype} with {_axes(argument)}"
+        return f"an array of {argument.dtype} with {dimensions(argument.ndim)}"
     if is_none(argument):
         return "None"
     if isinstance(argument, types.IntEnumMember):
@@ -209,7 +209,3 @@ def described(argument: Any) -> str:
         if isinstance(argument, kind):
             return name
     return "an object"
-
-
-def _axes(argument: Any) -> str:
-    return f"{argument.ndim} dimension{'s' if argument.ndim != 1 else ''}"

@@ -212,7 +212,7 @@ def _strided_copy(name: str, kernel: Kernel) -> Callable[..., None]:
         to, origin = Operand.of(name, "dest", dest), Operand.of(name, "source", source)
         to.check_pair(origin)
         if len(to.shape) != 1:
-            raise TypeError(refusals.message("strides of dimensions", function=name, found=f"{len(to.shape)} dimensions"))
+            raise TypeError(refusals.message("strides of dimensions", function=name, found=refusals.dimensions(len(to.shape))))
         to_step, origin_step = _stride(name, "dst_stride", dst_stride, to), _stride(name, "src_stride", src_stride, origin)
         held = -(-to.size // to_step), -(-origin.size // origin_step)
         count = _count(name, min(held) if nelems is None else nelems, *held)

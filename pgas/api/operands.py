@@ -3,7 +3,7 @@
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from pgas.base.backend import SIMULATOR
 from pgas.base.errors import about
 from pgas.job import runtime
 from pgas.job.memory.array import block_of
-from pgas.kernels import window
+from pgas.kernels import refusals, window
 
 if SIMULATOR:
     from pgas.sim.arrays import is_array, ndarray_of
@@ -98,16 +98,15 @@ class Operand:
         if source.dtype is self.dtype and len(source.shape) == len(self.shape) == 1:
             return
         if source.dtype != self.dtype:
-            raise TypeError(
-                f"pgas.{self.function}: source has elements of type {source.dtype}, dest of {self.dtype}; they must be the same"
-            )
+            self._refuse_pair("other dtype", source.dtype, self.dtype)
         if len(source.shape) != len(self.shape):
-            raise TypeError(
-                f"pgas.{self.function}: source has {len(source.shape)} dimensions, dest {len(self.shape)}; it must be the same number"
-            )
+            self._refuse_pair("other dimensions", refusals.dimensions(len(source.shape)), refusals.dimensions(len(self.shape)))
         flat = sum(n != 1 for n in self.shape) < 2 or sum(n != 1 for n in source.shape) < 2
         if not flat and source.order != self.order:
-            raise TypeError(f"pgas.{self.function}: source is in {source.order} order, dest in {self.order} order; they must be the same")
+            self._refuse_pair("other order", source.order, self.order)
+
+    def _refuse_pair(self, row: str, source: Any, dest: Any) -> NoReturn:
+        raise TypeError(refusals.message(row, function=self.function, source=source, dest=dest))
 
     def check_symmetric(self, job: runtime.Job) -> None:
         """Check that the operand is on this PE's symmetric heap.

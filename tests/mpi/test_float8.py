@@ -68,8 +68,8 @@ def test_refused_on_the_host(heap):
     array, other, numbers = heap.zeros(8, "float8_e4m3fn"), heap.zeros(8, "float8_e5m2"), heap.zeros(8, np.uint8)
     world, only = pgas.TEAM_WORLD, "elements of type float8_e5m2 can be copied, but not computed with or compared"
     cases = [
-        ("pgas.put: source has elements of type float8_e5m2, dest of float8_e4m3fn; they must be the same", pgas.put, array, other, 0),
-        ("pgas.fcollect: source has elements of type uint8, dest of float8_e4m3fn", pgas.fcollect, world, array, numbers),
+        ("pgas.put: source has elements of type float8_e5m2, dest of type float8_e4m3fn; they must be the same", pgas.put, array, other, 0),
+        ("pgas.fcollect: source has elements of type uint8, dest of type float8_e4m3fn", pgas.fcollect, world, array, numbers),
         ("pgas.p: value is of type complex, which an element of type float8_e4m3fn cannot hold", pgas.p, array, 0, 1j, 0),
         (f"pgas.wait_until: {only}", pgas.wait_until, other, 0, pgas.EQ, 1),
         (f"pgas.wait_until_any: {only}", pgas.wait_until_any, other, None, pgas.EQ, 1),

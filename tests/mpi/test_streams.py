@@ -347,6 +347,8 @@ def test_refusals(heap):
         raised(ValueError, pgas.put, cuda.device_array(10), source, 0),
         raised(ValueError, pgas.get, source, cuda.device_array(10), 0),
         raised(TypeError, pgas.put, dest, short, 0),
+        raised(TypeError, pgas.put, dest, source.reshape(5, 2), 0),
+        raised(TypeError, pgas.get, dest.reshape(5, 2), source.reshape(2, 5).T, 0),
         raised(TypeError, pgas.put, dest, [1.0, 2.0], 0),
         raised(TypeError, pgas.put, dest, source, 0, stream="fast"),
         raised(TypeError, pgas.put_block, dest, source, 0),
@@ -376,7 +378,10 @@ def test_refusals(heap):
     ]
     expected = (
         "pe must be an integer", "11 elements wanted, dest has 10", "dest must be contiguous", "dest must be on the symmetric heap",
-        "source must be on the symmetric heap", "source has elements of type float32", "source must be an array", "stream must be 0 or",
+        "source must be on the symmetric heap",
+        "pgas.put: source has elements of type float32, dest of type float64; they must be the same",
+        "pgas.put: source has 2 dimensions, dest has 1 dimension; they must have the same number",
+        "pgas.get: source is in F order, dest in C order; they must be the same", "source must be an array", "stream must be 0 or",
         "device function", "idx must be a subscript", "idx must be a subscript", "missing a required argument",
         "op must be one of", "cmp must be one of",
         "pgas.iput: dst_stride must be an integer of 1 or more, not 0", "pgas.iget: src_stride must be an integer of 1 or more, not 1.5",
