@@ -143,7 +143,19 @@ def check_freeable(array: Any, block: Block | None, heap: int) -> None:
 
 
 class _OnHeap(_DeviceArray):
-    """Methods of symmetric arrays in the simulator and on GPUs."""
+    """An array on the symmetric heap, or a view of one.
+
+    Has shape, dtype, size, nbytes, strides, slices, copy_to_host(), copy_to_device() and __cuda_array_interface__. Assigning to
+    a slice on the host copies to this PE's instance only.
+
+    Example:
+        >>> a = pgas.zeros((2, 3), np.int32)
+        >>> a[1] = 5  # on this PE only
+        >>> a[:, 0].copy_to_host().tolist(), a.reshape(6).shape
+        ([0, 5], (6,))
+    """
+
+    # The docstring is that of SymmetricArray, whose two classes below, for the simulator and for GPUs, make views differently.
 
     _free: ClassVar[Callable[[Any], None]]  #: pgas.free; set by host.py, which this module cannot import
 
@@ -229,18 +241,8 @@ def _exported(array: Any, device: tuple[int, int], asked: Any, copy: bool | None
 
 if SIMULATOR:
 
-    class SymmetricArray(_OnHeap):
-        """An array on the symmetric heap, or a view of one.
-
-        Has shape, dtype, size, nbytes, strides, slices, copy_to_host(), copy_to_device() and __cuda_array_interface__. Assigning to
-        a slice on the host copies to this PE's instance only.
-
-        Example:
-            >>> a = pgas.zeros((2, 3), np.int32)
-            >>> a[1] = 5  # on this PE only
-            >>> a[:, 0].copy_to_host().tolist(), a.reshape(6).shape
-            ([0, 5], (6,))
-        """
+    class SymmetricArray(_OnHeap):  # noqa: D101
+        __doc__ = _OnHeap.__doc__
 
         def __init__(self, ary: Any, stream: Any = 0, block: Block | None = None) -> None:
             self._host, self._block, self.stream = ary, block, stream
@@ -366,18 +368,8 @@ else:
         integer = f"u{mine.dtype.itemsize}"
         return mine.view(integer), other.view(integer)
 
-    class SymmetricArray(_OnHeap):  # type: ignore[no-redef]
-        """An array on the symmetric heap, or a view of one.
-
-        Has shape, dtype, size, nbytes, strides, slices, copy_to_host(), copy_to_device() and __cuda_array_interface__. Assigning to
-        a slice on the host copies to this PE's instance only.
-
-        Example:
-            >>> a = pgas.zeros((2, 3), np.int32)
-            >>> a[1] = 5  # on this PE only
-            >>> a[:, 0].copy_to_host().tolist(), a.reshape(6).shape
-            ([0, 5], (6,))
-        """
+    class SymmetricArray(_OnHeap):  # type: ignore[no-redef]  # noqa: D101
+        __doc__ = _OnHeap.__doc__
 
         _block: Block | None = None
 
