@@ -53,7 +53,7 @@ from pgas.kernels.compiler.binding import HOST_FORMS
 if not SIMULATOR:
     from pgas.kernels.compiler.launches import Argument
 
-__all__ = ["as_array", "bind", "enqueue", "fetched", "on_stream"]
+__all__ = ["as_array", "bind", "calling", "enqueue", "fetched", "on_stream"]
 
 #: Copies over p2p: minimum number of bytes per block, maximum number of blocks, number of threads per block. 32 x 1024 threads saturate
 #: NVLink (docs/figures.md).
@@ -121,7 +121,7 @@ def _signal_behind(sig, idx, value, op, pe):  # type: ignore[no-untyped-def]
 
 
 @functools.cache
-def _calling(function: Callable[..., Any], *, arguments: bool, returns: bool) -> Kernel:
+def calling(function: Callable[..., Any], *, arguments: bool, returns: bool) -> Kernel:
     """Make a kernel of one thread that calls a function with a tuple of arguments, and stores its result."""
     if returns:
 
@@ -304,7 +304,7 @@ def _one_thread(function: Callable[..., Any], result: type[int] | None = None) -
                 values["dest"], values["value"] = values["dest"].view(np.uint8), int(np.array(values["value"], dtype).view(np.uint8))
         if "pe" in names:
             job.check_pe(title, values["pe"])
-        kernel = _calling(function, arguments=bool(names), returns=returns)
+        kernel = calling(function, arguments=bool(names), returns=returns)
         given = (tuple(values[name] for name in names),) if names else ()
         if not returns:
             enqueue(kernel, 1, 1, stream, *given, wait=True)

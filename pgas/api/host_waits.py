@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pgas.api import wait
-from pgas.api.host_ops import enqueue, fetched, on_stream
+from pgas.api.host_ops import calling, enqueue, fetched, on_stream
 from pgas.api.jit import Kernel
 from pgas.api.operands import Operand
 from pgas.api.values import check_code, check_value
@@ -25,39 +25,17 @@ _FUNCTIONS = [getattr(wait, name) for name in wait.__all__ if name != "test"]
 
 
 @functools.cache
-def _calling(function: Callable[..., Any], *, indexed: bool, masked: bool, returns: bool) -> Kernel:
-    """Make a kernel of one thread that calls a function and stores its result. indexed: it takes indices. masked: it has a status."""
-    if not returns:
-        if masked:
+def _without_status(function: Callable[..., Any], *, returns: bool) -> Kernel:
+    """Make a kernel like those of calling(), but for a call whose status is None, which a launch cannot pass."""
+    if returns:
 
-            def kernel(ivars, indices, status, cmp, value, nelems):  # type: ignore[no-untyped-def]
-                function(ivars, status, cmp, value, nelems)
-
-        else:
-
-            def kernel(ivars, indices, status, cmp, value, nelems):  # type: ignore[no-untyped-def]
-                function(ivars, None, cmp, value, nelems)
-
-    elif indexed:
-        if masked:
-
-            def kernel(result, ivars, indices, status, cmp, value, nelems):  # type: ignore[no-untyped-def,misc]
-                result[0] = function(ivars, indices, status, cmp, value, nelems)
-
-        else:
-
-            def kernel(result, ivars, indices, status, cmp, value, nelems):  # type: ignore[no-untyped-def,misc]
-                result[0] = function(ivars, indices, None, cmp, value, nelems)
-
-    elif masked:
-
-        def kernel(result, ivars, indices, status, cmp, value, nelems):  # type: ignore[no-untyped-def,misc]
-            result[0] = function(ivars, status, cmp, value, nelems)
+        def kernel(result, before, after):  # type: ignore[no-untyped-def]
+            result[0] = function(*before, None, *after)
 
     else:
 
-        def kernel(result, ivars, indices, status, cmp, value, nelems):  # type: ignore[no-untyped-def,misc]
-            result[0] = function(ivars, None, cmp, value, nelems)
+        def kernel(before, after):  # type: ignore[no-untyped-def,misc]
+            function(*before, None, *after)
 
     return on_stream(kernel, function)
 
@@ -107,9 +85,13 @@ def _form(function: Callable[..., Any]) -> Callable[..., Any]:
         cmp = check_code(title, "cmp", given["cmp"], Comparison)
         if "value" in given:
             check_value(title, "value", given["value"], ivars.dtype, integral=True)
-        value = given["value"] if "value" in given else given["values"]
-        kernel = _calling(function, indexed="indices" in rows, masked=status is not None, returns=returns)
-        operands = array, given.get("indices", array), array if status is None else status, cmp, value, count
+        before = (array, given["indices"]) if "indices" in rows else (array,)
+        after = cmp, given["value"] if "value" in given else given["values"], count
+        operands: tuple[Any, ...]
+        if status is None:
+            kernel, operands = _without_status(function, returns=returns), (before, after)
+        else:
+            kernel, operands = calling(function, arguments=True, returns=returns), ((*before, status, *after),)
         if not returns:
             enqueue(kernel, 1, 1, stream, *operands, wait=True)
             return None
