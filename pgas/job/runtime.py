@@ -20,6 +20,7 @@ from pgas.base.agreement import everywhere
 from pgas.base.backend import SIMULATOR, say_where
 from pgas.base.errors import BootstrapError, HeapError, PgasError, PgasWarning, about, again
 from pgas.base.parameters import is_integer
+from pgas.base.waits import say
 from pgas.job import growth
 from pgas.job.blocks import Blocks
 from pgas.job.bootstrap import protocol, rendezvous
@@ -27,6 +28,7 @@ from pgas.job.bootstrap.calls import Collective, enough_files
 from pgas.job.bootstrap.processes import Process
 from pgas.job.bootstrap.shared_files import forget_shared_files
 from pgas.job.health import device_state, ending, hang, threads
+from pgas.job.health.detector import GRACE_S
 from pgas.job.health.health import Health
 from pgas.job.introduction import announce, introduce
 from pgas.job.memory import teams
@@ -224,7 +226,7 @@ class Job(Collective):
         """Limit the host's waits to a grace period from now: the program has ended with an exit status."""
         ended = f"program ended with exit status {status}"
         self._remark = f" as its {ended}"
-        self.health.limit(ending.GRACE_S, f"the {ended}, and the job did not within {ending.GRACE_S:g} s")
+        self.health.limit(GRACE_S, f"the {ended}, and the job did not within {GRACE_S:g} s")
 
     # ------------------------------------------------------------------------------------------------------------------- memory
 
@@ -371,7 +373,7 @@ class Job(Collective):
         """Called in the watching thread when a peer ended before its finalize, or the card or mpirun before its PEs."""
         self.health.lose(death)
         forget_shared_files(every=True)
-        timer = threading.Timer(ending.GRACE_S, self._abort)  # even if CUDA calls hang, because the context may be lost
+        timer = threading.Timer(GRACE_S, self._abort)  # even if CUDA calls hang, because the context may be lost
         timer.daemon = True
         timer.start()
         if self._formed and not SIMULATOR:  # in the simulator, Health.interrupt() ends kernels
@@ -381,7 +383,7 @@ class Job(Collective):
 
     def _abort(self) -> None:
         if not self._released:
-            ending.end_all(self.bootstrap, lambda: ending.say(f"PE {self.my_pe}: {self.health.lost}"), after=True, grace_s=0)
+            ending.end_all(self.bootstrap, lambda: say(f"PE {self.my_pe}: {self.health.lost}"), after=True, grace_s=0)
 
     def close(self, *, report_leaks: bool) -> None:
         """Complete all work, wait for all PEs, and release everything. Collective."""

@@ -14,9 +14,9 @@ import pytest
 from jobs import INIT, PRELUDE, holds
 
 from pgas import __main__ as commands
+from pgas.base import waits
 from pgas.base.config import size_text
 from pgas.doctor import info
-from pgas.job.health import ending
 
 job, real_job = jobs.job, jobs.real_job
 
@@ -276,8 +276,8 @@ def test_exit_status_of_a_job_of_one(job):
 def test_a_line_is_one_write(monkeypatch):
     """mpirun mixes what PEs write, also between a line and its end."""
     written = []
-    monkeypatch.setattr(ending.sys, "stderr", SimpleNamespace(write=written.append, flush=lambda: None))
-    ending.say("PE 1 failed")
+    monkeypatch.setattr(waits.sys, "stderr", SimpleNamespace(write=written.append, flush=lambda: None))
+    waits.say("PE 1 failed")
     assert written == ["pgas: PE 1 failed\n"]
 
 

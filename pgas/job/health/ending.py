@@ -24,7 +24,7 @@ from pgas.job.health import detector
 from pgas.job.health.detector import GRACE_S
 from pgas.job.health.health import Health
 
-__all__ = ["GRACE_S", "Ends", "end_all", "install", "say", "status_of"]
+__all__ = ["Ends", "end_all", "install", "status_of"]
 
 #: Processes in which install() has run: this one, and those from which it was forked.
 _installed: set[int] = set()
