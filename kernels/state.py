@@ -7,9 +7,10 @@ waiting thread then writes itself into WAITERS, the next time it looks at the cl
 from typing import Any
 
 from pgas.base.backend import SIMULATOR
-from pgas.kernels import layout, refusals, window
+from pgas.kernels import refusals, window
 from pgas.kernels.compiler import constant, device, outlier, primitive, ptx, u32, u64
 from pgas.kernels.operation import ELEMENT, LOCAL, NAMES
+from pgas.kernels.typed import layout
 
 if SIMULATOR:
     from pgas.kernels.compiler import cpu
@@ -65,21 +66,20 @@ _store_record = primitive(
     _record,
 )  # fmt: skip
 
-_POISON, _ERROR = constant(layout.POISON), constant(layout.ERROR)
 _SOUND, _CLAIMED, _FAILED = constant(SOUND), constant(CLAIMED), constant(FAILED)
 
 
 @device
 def fail(kind, op, pe, addr, wanted, found, comparison):
     """Record an error, unless there is one already, and poison the state. Waits then return at once, so kernels end."""
-    if ptx.atom_cas_sys_u64(_POISON, _SOUND, _CLAIMED) == _SOUND:
-        _store_record(_ERROR, kind, op, u64(pe), addr, wanted, found, comparison, ptx.block_rank(), ptx.thread_rank())
-        ptx.st_release_sys_u64(_POISON, _FAILED)
+    if ptx.atom_cas_sys_u64(layout.POISON, _SOUND, _CLAIMED) == _SOUND:
+        _store_record(layout.ERROR, kind, op, u64(pe), addr, wanted, found, comparison, ptx.block_rank(), ptx.thread_rank())
+        ptx.st_release_sys_u64(layout.POISON, _FAILED)
         ptx.failed()
 
 
-_0, _WAITERS, _WAITER_RECORD = constant(0), constant(layout.WAITERS + layout.WAITER_STATE), constant(layout.WAITER_RECORD)
-_SEAT_MASK, _WAITER_SHIFT = layout.N_WAITERS - 1, layout.WAITER_SIZE.bit_length() - 1
+_0, _WAITERS = constant(0), constant(layout.WAITERS + layout.WAITER_STATE)
+_SEAT_MASK, _WAITER_SHIFT = int(layout.N_WAITERS) - 1, int(layout.WAITER_SIZE).bit_length() - 1
 
 
 @device
@@ -88,28 +88,28 @@ def given_up(kind, op, addr, comparison, wanted, found, deadline):
 
     The wait is recorded if it is the first to time out, if the host asks, or if the state is poisoned.
     """
-    poison, asked = ptx.ld_relaxed_sys_pair(_POISON)
+    poison, asked = ptx.ld_relaxed_sys_pair(layout.POISON)
     late = ptx.globaltimer() >= deadline
     if not late and poison | asked == _0:
         return False
     own = _WAITERS + u64((ptx.seat() & _SEAT_MASK) << _WAITER_SHIFT)
-    word = _POISON if poison == _SOUND and late else own
+    word = layout.POISON if poison == _SOUND and late else own
     taken = ptx.atom_cas_sys_u64(word, _0, _CLAIMED)
     if taken != _0 and word != own:  # another thread was the first to time out
         word = own
         taken = ptx.atom_cas_sys_u64(word, _0, _CLAIMED)
     if taken == _0:
         overdue = u64(ptx.globaltimer() - deadline)  # reading the clock again takes fewer registers
-        _store_record(word + _WAITER_RECORD, kind, op, overdue, addr, wanted, found, comparison, ptx.block_rank(), ptx.thread_rank())
+        _store_record(word + layout.WAITER_RECORD, kind, op, overdue, addr, wanted, found, comparison, ptx.block_rank(), ptx.thread_rank())
         ptx.st_release_sys_u64(word, _FAILED)
         ptx.failed()
-    return ptx.ld_relaxed_sys_u64(_POISON) != _SOUND
+    return ptx.ld_relaxed_sys_u64(layout.POISON) != _SOUND
 
 
 _BASE, _HEAP_OFFSET = constant(window.BASE), constant(window.HEAP_OFFSET)
 
 
-_NEAR_BITS, _2, _5, _31, _32 = constant(layout.NEAR_BITS), constant(2), constant(5), constant(31), constant(32)
+_2, _5, _31, _32 = constant(2), constant(5), constant(31), constant(32)
 
 
 @device
@@ -118,7 +118,7 @@ def near(pe):
     if window.NEAR_IN_ROW:
         row = _near_row()
         return u32(u32(pe) - u32(row)) < u32(row >> _32)
-    return fixed_u32(_NEAR_BITS + (u64(pe) >> _5 << _2)) >> u32(u64(pe) & _31) & 1 != 0
+    return fixed_u32(layout.NEAR_BITS + (u64(pe) >> _5 << _2)) >> u32(u64(pe) & _31) & 1 != 0
 
 
 _NO_SUCH_PE, _NOT_SYMMETRIC = constant(refusals.kind_of("no such PE")), constant(refusals.kind_of("not symmetric"))

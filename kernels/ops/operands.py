@@ -8,10 +8,11 @@ from enum import IntEnum
 from typing import Any
 
 from pgas.base.backend import SIMULATOR
-from pgas.kernels import layout, operation, state, window
+from pgas.kernels import operation, state, window
 from pgas.kernels.codes import CONSTANTS
 from pgas.kernels.compiler import address_of, constant, device, element_size, i64, is_float8, numpy_dtype, ptx, types, u64
 from pgas.kernels.refusals import choices, dimensions, kind_of, refuse
+from pgas.kernels.typed import layout
 
 __all__ = [
     "C_ORDER", "array", "checking", "code", "computable", "contiguous", "described", "integer", "is_none", "one_dimension", "same_elements",
@@ -20,7 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-_0, _STATE = constant(0), constant(layout.MY_PE)
+_0 = constant(0)
 
 
 def checking() -> bool:
@@ -31,7 +32,7 @@ def checking() -> bool:
 @device
 def some_element(array):
     """Return an arbitrary value of an element's type, for an operation that was rejected; the job fails anyway."""
-    return ptx.ld_element(_STATE, array)
+    return ptx.ld_element(layout.MY_PE, array)
 
 
 def is_none(argument: Any) -> bool:

@@ -1,24 +1,22 @@
 """Teams in kernels: the entries of this PE's teams in team memory, and their members."""
 
-from pgas.kernels import layout, state
+from pgas.kernels import state
 from pgas.kernels.compiler import constant, device, u32, u64
 from pgas.kernels.refusals import kind_of
 from pgas.kernels.state import fixed, fixed_u32
+from pgas.kernels.typed import layout
 
 __all__ = ["after", "entry_of", "is_near", "member", "per_machine", "rank_of", "size_of", "wrapped"]
 
-_TEAMS, _ENTRY, _TEAM_MASK = constant(layout.TEAMS), constant(layout.TEAM_ENTRY), constant(layout.MAX_TEAMS - 1)
-_SIZE, _RANK, _LIST = constant(layout.TEAM_SIZE), constant(layout.TEAM_RANK), constant(layout.TEAM_LIST)
-_NEAR, _PER_MACHINE = constant(layout.TEAM_NEAR), constant(layout.TEAM_PER_MACHINE)
-_NO_SUCH_TEAM = constant(kind_of("no such team"))
+_TEAM_MASK, _NO_SUCH_TEAM = constant(layout.MAX_TEAMS - 1), constant(kind_of("no such team"))
 _0, _4 = constant(0), constant(4)
 
 
 @device
 def entry_of(op, team):
     """Return the entry of a team. If there is no such team, or this PE is not a member, return 0 and poison the state."""
-    entry = _TEAMS + (u64(team) & _TEAM_MASK) * _ENTRY  # masked, because the compiler may load from it before it compares
-    if u64(team) <= _TEAM_MASK and fixed_u32(entry + _SIZE) != 0:
+    entry = layout.TEAMS + (u64(team) & _TEAM_MASK) * layout.TEAM_ENTRY  # masked, because the compiler may load from it before it compares
+    if u64(team) <= _TEAM_MASK and fixed_u32(entry + layout.TEAM_SIZE) != 0:
         return entry
     state.fail(_NO_SUCH_TEAM, u64(op), u64(state.my_pe()), _0, u64(team), _0, _0)
     return _0
@@ -27,31 +25,31 @@ def entry_of(op, team):
 @device
 def size_of(entry):
     """Return the number of members."""
-    return fixed_u32(entry + _SIZE)
+    return fixed_u32(entry + layout.TEAM_SIZE)
 
 
 @device
 def rank_of(entry):
     """Return this PE's number in the team."""
-    return fixed_u32(entry + _RANK)
+    return fixed_u32(entry + layout.TEAM_RANK)
 
 
 @device
 def is_near(entry):
     """Whether all members map each other's memory."""
-    return fixed_u32(entry + _NEAR) != 0
+    return fixed_u32(entry + layout.TEAM_NEAR) != 0
 
 
 @device
 def per_machine(entry):
     """Return the number of members per node of a regular team (collectives/nodes.py); 0 for other teams."""
-    return fixed_u32(entry + _PER_MACHINE)
+    return fixed_u32(entry + layout.TEAM_PER_MACHINE)
 
 
 @device
 def member(entry, i):
     """Return the PE of member i. Teams with a stride also load it, because LLVM would hoist the load out of a branch that avoids it."""
-    return fixed_u32(fixed(entry + _LIST) + u64(i) * _4)
+    return fixed_u32(fixed(entry + layout.TEAM_LIST) + u64(i) * _4)
 
 
 @device

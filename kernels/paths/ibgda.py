@@ -14,7 +14,7 @@ posted after its data.
 import functools
 from typing import Any
 
-from pgas.kernels import layout, operation, window
+from pgas.kernels import operation, window
 from pgas.kernels.codes import Update
 from pgas.kernels.compiler import constant, device, element_size, element_words, ptx, u32, u64
 from pgas.kernels.paths.nic import amo, atomic_wqe, post, queue
@@ -24,14 +24,13 @@ from pgas.kernels.paths.nic.post import dump, fetch_atomic, move, move_apart, po
 from pgas.kernels.paths.nic.queue_pair import NOWHERE, landed, lands, own_record, record_of, rkey_of_heap
 from pgas.kernels.scope import Scope
 from pgas.kernels.state import fixed
+from pgas.kernels.typed import layout, wqe
 from pgas.kernels.window import remote
-from pgas.transports.mlx5 import wqe
 from pgas.transports.mlx5.wqe import Ce, Opcode
 
 __all__ = ["atomic", "fence", "flag", "flush", "g", "get", "p", "put", "put_signal", "quiet", "quiet_pe", "settle", "signal", "strided"]
 
-_WRITE, _READ, _ALWAYS = constant(Opcode.RDMA_WRITE), constant(Opcode.RDMA_READ), constant(Ce.ALWAYS)
-_NOWHERE, _MESSAGE_MAX, _CELL_LKEY = constant(NOWHERE), constant(wqe.MESSAGE_MAX), constant(layout.CELL_LKEY)
+_WRITE, _READ, _ALWAYS, _NOWHERE = constant(Opcode.RDMA_WRITE), constant(Opcode.RDMA_READ), constant(Ce.ALWAYS), constant(NOWHERE)
 _SIGNAL, _BARRIER = constant(operation.number("signal_op")), constant(operation.number("barrier_all"))
 _QUIET, _QUIET_PE, _FLUSH = (constant(operation.number(name)) for name in ("quiet", "quiet_pe", "flush"))
 _0, _1 = constant(0), constant(1)
@@ -87,9 +86,9 @@ def strided(name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> 
         first, step, each, last = u64(rank()), u64(size()), nbytes, nbytes
         if raddr_step == nbytes and laddr_step == nbytes and nelems != _0:  # contiguous: the first thread copies all
             end = nelems * nbytes - _1
-            each, last, step = _MESSAGE_MAX, end % _MESSAGE_MAX + _1, _1
+            each, last, step = wqe.MESSAGE_MAX, end % wqe.MESSAGE_MAX + _1, _1
             raddr_step, laddr_step = each, each
-            nelems = end // _MESSAGE_MAX + _1 if first == _0 else _0
+            nelems = end // wqe.MESSAGE_MAX + _1 if first == _0 else _0
         if first < nelems:
             n = (nelems - first + step - _1) // step
             there, here = (raddr + first * raddr_step, step * raddr_step), (laddr + first * laddr_step, step * laddr_step)
@@ -175,10 +174,10 @@ def _g(size: int) -> Any:
             index = base if together else base + u64(rank)
             size_read = u64(u32(count * nbytes)) if together else nbytes
             ce = _ALWAYS if index + _1 == base + n else _0
-            post.store_copy(record, index, _READ, raddr, rkey_of_heap(pe), at, fixed(_CELL_LKEY), size_read, ce)
+            post.store_copy(record, index, _READ, raddr, rkey_of_heap(pe), at, fixed(layout.CELL_LKEY), size_read, ce)
             if window.SETTLES:
                 if rank == 0:
-                    store_dump(record, base + n - _1, at, fixed(_CELL_LKEY))
+                    store_dump(record, base + n - _1, at, fixed(layout.CELL_LKEY))
         queue.submit(op, record, here, rank, base, n)
         if base != _NOWHERE:
             queue.poll(op, record, base + n)
@@ -274,7 +273,7 @@ def settle(op):
     here, mask, rank, _ = group(record)
     here, base = queue.reserve(op, record, here, mask, rank, _1)
     if base != _NOWHERE and rank == 0:
-        store_dump(record, base, first_cell(), fixed(_CELL_LKEY))
+        store_dump(record, base, first_cell(), fixed(layout.CELL_LKEY))
     queue.submit(op, record, here, rank, base, _1)
     if base != _NOWHERE:
         queue.poll(op, record, base + _1)

@@ -11,7 +11,7 @@ Data fetched by g and atomics is written to host memory, like the completion. On
 import functools
 from typing import Any
 
-from pgas.kernels import layout, operation, state, window
+from pgas.kernels import operation, state, window
 from pgas.kernels.codes import Request, Update
 from pgas.kernels.compiler import constant, device, element_size, element_words, ptx, u32, u64
 from pgas.kernels.paths.nic import amo, ring
@@ -20,6 +20,7 @@ from pgas.kernels.paths.nic.lanes import follows, group, place
 from pgas.kernels.paths.nic.queue_pair import NOWHERE, landed, lands, own_number
 from pgas.kernels.paths.nic.ring import of_pair, post, post_copy
 from pgas.kernels.scope import Scope
+from pgas.kernels.typed import layout
 from pgas.kernels.window import remote
 
 __all__ = ["atomic", "fence", "flag", "flush", "g", "get", "p", "put", "put_signal", "quiet", "quiet_pe", "settle", "signal", "strided"]
@@ -27,10 +28,9 @@ __all__ = ["atomic", "fence", "flag", "flush", "g", "get", "p", "put", "put_sign
 _WRITE, _READ, _STORE = constant(Request.WRITE), constant(Request.READ), constant(Request.STORE)
 _SIGNAL_SET, _SIGNAL_ADD = constant(Request.SIGNAL_SET), constant(Request.SIGNAL_ADD)
 _REQUESTS = {Update.KEEP: Request.ADD} | {u: Request[u.name] for u in Update if u.name in Request.__members__}  # KEEP adds 0
-_LANDING, _NOWHERE = constant(layout.LANDING), constant(NOWHERE)
+_NOWHERE = constant(NOWHERE)
 _SIGNAL, _BARRIER = constant(operation.number("signal_op")), constant(operation.number("barrier_all"))
 _QUIET, _QUIET_PE, _FLUSH = (constant(operation.number(name)) for name in ("quiet", "quiet_pe", "flush"))
-_ALL_ROWS, _NUMBER_SHIFT = constant(layout.ALL_ROWS), constant(layout.NUMBER_SHIFT)
 _0, _1, _8 = constant(0), constant(1), constant(8)
 
 
@@ -156,7 +156,7 @@ def _g(size: int) -> Any:
     @device
     def g(addr, array, pe, qp):
         """If the active lanes form a single group with contiguous elements, they post one READ, otherwise one each. All share a cell."""
-        what = of_pair(_READ | _LANDING, pe, qp)
+        what = of_pair(_READ | layout.LANDING, pe, qp)
         here, mask, rank, count = group(what)
         in_row = follows(here, mask, rank, addr, nbytes)
         together = ptx.vote_all(here, u32(mask == here and in_row)) != 0
@@ -184,7 +184,7 @@ def _change(name: str, update: Update, size: int, *, fetch: bool) -> Any:
         number = place(here)
         base = ring.reserve(op, here, number, u64(ptx.popc(here)))
         if base != _NOWHERE:
-            ring.wait(op, ring.write_at(base + number, what | _LANDING, nbytes, at, to, value, second))
+            ring.wait(op, ring.write_at(base + number, what | layout.LANDING, nbytes, at, to, value, second))
             old = old_word(at, nbytes)
         return old
 
@@ -255,6 +255,6 @@ def settle(op):
     base = ring.reserve(op, here, number, _1)
     if base != _NOWHERE:
         if number == _0:
-            what = _READ | _LANDING | own_number() << _NUMBER_SHIFT
-            ring.write_at(base, what, _8, sink(), remote(_ALL_ROWS, state.my_pe()), _0, _0)
+            what = _READ | layout.LANDING | own_number() << layout.NUMBER_SHIFT
+            ring.write_at(base, what, _8, sink(), remote(layout.ALL_ROWS, state.my_pe()), _0, _0)
         ring.wait(op, base + _1)

@@ -2,33 +2,32 @@
 
 from typing import Any
 
-from pgas.kernels import layout, state, window
+from pgas.kernels import state, window
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.paths.nic.lanes import place
 from pgas.kernels.paths.nic.queue_pair import lost
 from pgas.kernels.state import fixed
+from pgas.kernels.typed import layout
 
 __all__ = ["fetching", "first_cell", "old_word", "sink"]
 
 #: Results of try_cell without a cell.
-_BUSY, _LOST = constant(layout.N_CELLS), constant(layout.N_CELLS + 1)
+_BUSY, _LOST = layout.N_CELLS, constant(layout.N_CELLS + 1)
 
-_CELLS, _CELL_TICKET, _CELL_TAKEN = constant(layout.CELLS), constant(layout.CELL_TICKET), constant(layout.CELL_TAKEN)
-_CELL_MASK, _CELL_SIZE, _SINK = constant(layout.N_CELLS - 1), constant(layout.CELL_SIZE), constant(layout.SINK)
-_WORD, _MINUS_1 = constant(layout.WORD), constant((1 << 64) - 1)
+_CELL_MASK, _MINUS_1 = constant(layout.N_CELLS - 1), constant((1 << 64) - 1)
 _0, _1, _4 = constant(0), constant(1), constant(4)
 
 
 @device
 def first_cell():
     """Return the address of a landing cell, which is always readable."""
-    return fixed(_CELLS)
+    return fixed(layout.CELLS)
 
 
 @device
 def sink():
     """Return the address to which atomics write old values that are not used."""
-    return fixed(_CELLS) + _SINK
+    return fixed(layout.CELLS) + layout.SINK
 
 
 @device
@@ -40,8 +39,8 @@ def try_cell(op, deadline, here, number):
     """
     cell = u32(_LOST)
     if number == 0:
-        ticket = ptx.atom_add_gpu_u64(_CELL_TICKET, _1) & _CELL_MASK
-        flag = _CELL_TAKEN + ticket * _WORD
+        ticket = ptx.atom_add_gpu_u64(layout.CELL_TICKET, _1) & _CELL_MASK
+        flag = layout.CELL_TAKEN + ticket * layout.WORD
         if ptx.atom_cas_gpu_u64(flag, _0, u64(ptx.popc(here))) == _0:
             cell = u32(ticket)
         elif not lost(op, flag, _0, _1, deadline):
@@ -53,7 +52,7 @@ def try_cell(op, deadline, here, number):
 @device
 def release_cell(cell):
     """Release a landing cell after the caller has read its part."""
-    ptx.red_add_release_gpu_u64(_CELL_TAKEN + u64(cell) * _WORD, _MINUS_1)
+    ptx.red_add_release_gpu_u64(layout.CELL_TAKEN + u64(cell) * layout.WORD, _MINUS_1)
 
 
 def fetching(fetch: Any) -> Any:
@@ -70,7 +69,7 @@ def fetching(fetch: Any) -> Any:
         while cell == _BUSY:
             cell = try_cell(op, deadline, here, number)
             if cell < _BUSY:
-                found = fetch(op, here, fixed(_CELLS) + u64(cell) * _CELL_SIZE + number * nbytes, found, request)
+                found = fetch(op, here, fixed(layout.CELLS) + u64(cell) * layout.CELL_SIZE + number * nbytes, found, request)
                 release_cell(cell)
         return found
 

@@ -9,7 +9,7 @@ the index just past the group's last WQEBB, or NOWHERE if the job is poisoned.
 
 from typing import Any
 
-from pgas.kernels import layout, window
+from pgas.kernels import window
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.paths.nic import atomic_wqe
 from pgas.kernels.paths.nic.cells import fetching, old_word, sink
@@ -17,25 +17,18 @@ from pgas.kernels.paths.nic.lanes import group
 from pgas.kernels.paths.nic.queue import poll, reserve, slot, submit
 from pgas.kernels.paths.nic.queue_pair import NOWHERE, lkey_of, rkey_of_heap
 from pgas.kernels.state import fixed
+from pgas.kernels.typed import layout, wqe
 from pgas.kernels.window import remote
-from pgas.transports.mlx5 import wqe
 from pgas.transports.mlx5.wqe import Ce, Fm, Opcode
 
-_QPN, _CELL_LKEY = constant(layout.QPN), constant(layout.CELL_LKEY)
-_IDX_MASK, _IDX_SHIFT = constant(wqe.WQE_IDX_MASK), constant(wqe.WQE_IDX_SHIFT)
 _DS_SHIFT, _CE_SHIFT, _HALF = constant(56), constant(8 * (wqe.CTRL_FM_CE_SE % layout.WORD)), constant(32)
-_RADDR, _DATA, _ATOMIC_DATA = constant(wqe.WQE_RADDR), constant(wqe.WQE_DATA), constant(wqe.WQE_ATOMIC_DATA)
-_DS_NOP, _DS_WRITE, _DS_ATOMIC, _DS_MASKED_CS_8 = (constant(c) for c in (wqe.DS_NOP, wqe.DS_WRITE, wqe.DS_ATOMIC, wqe.DS_MASKED_CS_8))
 _NOP, _WRITE, _MASKED_CS_8 = constant(Opcode.NOP), constant(Opcode.RDMA_WRITE), constant(atomic_wqe.MASKED_CS_8)
-_DUMP, _DS_DUMP, _DUMP_DATA, _FENCE = constant(Opcode.DUMP), constant(wqe.DS_DUMP), constant(wqe.DUMP_DATA), constant(Fm.FENCE)
-_ALWAYS, _INLINE_SEG = constant(Ce.ALWAYS), constant(wqe.INLINE_SEG)
-_INLINE, _OCTOWORD, _ROUND_UP = constant(wqe.WQE_DATA + wqe.INLINE_HEADER), constant(wqe.OCTOWORD), constant(wqe.OCTOWORD - 1)
-_DS_PER_WQEBB = constant(wqe.DS_PER_WQEBB)
-_WQEBB_MASK, _WQEBB_SHIFT = constant(wqe.WQEBB - 1), constant(wqe.WQEBB_SHIFT)
-_DS_FLAG, _WORD, _HALF_WORD = constant(wqe.ds_inline(layout.WORD)), constant(layout.WORD), constant(layout.WORD // 2)
+_DUMP, _FENCE, _ALWAYS, _FA = constant(Opcode.DUMP), constant(Fm.FENCE), constant(Ce.ALWAYS), constant(Opcode.ATOMIC_FA)
+_INLINE, _ROUND_UP, _WQEBB_MASK = constant(wqe.WQE_DATA + wqe.INLINE_HEADER), constant(wqe.OCTOWORD - 1), constant(wqe.WQEBB - 1)
+_DS_FLAG, _HALF_WORD = constant(wqe.ds_inline(layout.WORD)), constant(layout.WORD // 2)
 _ONES, _ONES_32 = constant((1 << 64) - 1), constant((1 << 32) - 1)
 _0, _1, _2, _3, _6, _8 = (constant(c) for c in (0, 1, 2, 3, 6, 8))
-_NOWHERE, _MESSAGE_MAX, _FA, _WARP = constant(NOWHERE), constant(wqe.MESSAGE_MAX), constant(Opcode.ATOMIC_FA), constant(32)
+_NOWHERE, _WARP = constant(NOWHERE), constant(32)
 
 #: Maximum number of WQEs of a strided copy that a lane posts together. Those of a warp take at most half of a queue.
 _AT_ONCE = constant(16)
@@ -47,8 +40,8 @@ _AT_ONCE = constant(16)
 @device
 def store_ctrl(at, record, index, opcode, ds, ce):
     """Store a control segment; opcode has opmod in its upper byte."""
-    idx_opcode = ptx.swap_u32(u32(opcode | (index & _IDX_MASK) << _IDX_SHIFT))
-    ptx.st_octoword(at, u64(idx_opcode) | (fixed(record + _QPN) << _HALF) | ds << _DS_SHIFT, ce << _CE_SHIFT)
+    idx_opcode = ptx.swap_u32(u32(opcode | (index & wqe.WQE_IDX_MASK) << wqe.WQE_IDX_SHIFT))
+    ptx.st_octoword(at, u64(idx_opcode) | (fixed(record + layout.QPN) << _HALF) | ds << _DS_SHIFT, ce << _CE_SHIFT)
 
 
 @device
@@ -70,23 +63,23 @@ def store_data(at, addr, lkey, nbytes):
 def store_copy(record, index, opcode, raddr, rkey, laddr, lkey, nbytes, ce):
     """Write a WRITE or READ of one WQEBB."""
     at = slot(record, index)
-    store_ctrl(at, record, index, opcode, _DS_WRITE, ce)
-    store_raddr(at + _RADDR, raddr, rkey)
-    store_data(at + _DATA, laddr, lkey, nbytes)
+    store_ctrl(at, record, index, opcode, wqe.DS_WRITE, ce)
+    store_raddr(at + wqe.WQE_RADDR, raddr, rkey)
+    store_data(at + wqe.WQE_DATA, laddr, lkey, nbytes)
 
 
 @device
 def store_nop(record, index):
     """Write a NOP with a CQE, which completes the preceding WQE of several WQEBBs."""
-    store_ctrl(slot(record, index), record, index, _NOP, _DS_NOP, _ALWAYS)
+    store_ctrl(slot(record, index), record, index, _NOP, wqe.DS_NOP, _ALWAYS)
 
 
 @device
 def store_dump(record, index, addr, lkey):
     """Write a DUMP of a byte, which waits for earlier READs and atomics, so that at its CQE their data is visible (transport.settle)."""
     at = slot(record, index)
-    store_ctrl(at, record, index, _DUMP, _DS_DUMP, _ALWAYS | _FENCE)
-    store_data(at + _DUMP_DATA, addr, lkey, _1)
+    store_ctrl(at, record, index, _DUMP, wqe.DS_DUMP, _ALWAYS | _FENCE)
+    store_data(at + wqe.DUMP_DATA, addr, lkey, _1)
 
 
 # WRITEs with inline data --------------------------------------------------------------------------------------------------------
@@ -94,18 +87,18 @@ def store_dump(record, index, addr, lkey):
 
 def inline(size: int) -> Any:
     """Make ``store_inline(record, index, raddr, rkey, low, high, ce)``: a WRITE of an element of ``size`` bytes."""
-    ds, header = constant(wqe.ds_inline(size)), constant(int.from_bytes((wqe.INLINE_SEG | size).to_bytes(4, "big"), "little"))
+    ds, header = constant(wqe.ds_inline(size)), constant(int.from_bytes((int(wqe.INLINE_SEG) | size).to_bytes(4, "big"), "little"))
 
     @device
     def store_inline(record, index, raddr, rkey, low, high, ce):
         at = slot(record, index)
         store_ctrl(at, record, index, _WRITE, ds, ce)
-        store_raddr(at + _RADDR, raddr, rkey)
+        store_raddr(at + wqe.WQE_RADDR, raddr, rkey)
         if size == 16:
-            ptx.st_octoword(at + _DATA, header | (low << _HALF) & _ONES, low >> _HALF | (high << _HALF) & _ONES)
-            ptx.st_octoword(at + _ATOMIC_DATA, high >> _HALF, _0)
+            ptx.st_octoword(at + wqe.WQE_DATA, header | (low << _HALF) & _ONES, low >> _HALF | (high << _HALF) & _ONES)
+            ptx.st_octoword(at + wqe.WQE_ATOMIC_DATA, high >> _HALF, _0)
         else:
-            ptx.st_octoword(at + _DATA, header | (low << _HALF) & _ONES, low >> _HALF)
+            ptx.st_octoword(at + wqe.WQE_DATA, header | (low << _HALF) & _ONES, low >> _HALF)
 
     return store_inline
 
@@ -113,13 +106,13 @@ def inline(size: int) -> Any:
 @device
 def ds_inline(nbytes):
     """Return the ds of a WRITE with nbytes inline."""
-    return (_INLINE + nbytes + _ROUND_UP) // _OCTOWORD
+    return (_INLINE + nbytes + _ROUND_UP) // wqe.OCTOWORD
 
 
 @device
 def wqebbs(ds):
     """Return the WQEBBs of a WQE of ds octowords."""
-    return (ds + _3) // _DS_PER_WQEBB
+    return (ds + _3) // wqe.DS_PER_WQEBB
 
 
 @device
@@ -127,15 +120,15 @@ def store_inline_head(record, index, ds, raddr, rkey, nbytes, ce):
     """Write all of a WRITE except its nbytes of inline data, of which each lane writes a part (inline_part)."""
     at = slot(record, index)
     store_ctrl(at, record, index, _WRITE, ds, ce)
-    store_raddr(at + _RADDR, raddr, rkey)
-    ptx.st_u32(at + _DATA, ptx.swap_u32(u32(_INLINE_SEG | nbytes)))
+    store_raddr(at + wqe.WQE_RADDR, raddr, rkey)
+    ptx.st_u32(at + wqe.WQE_DATA, ptx.swap_u32(u32(wqe.INLINE_SEG | nbytes)))
 
 
 @device
 def inline_at(record, index, offset):
     """Return the address of a byte of inline data of the WQE at index; WQEBBs wrap one by one."""
     offset += _INLINE
-    return slot(record, index + (offset >> _WQEBB_SHIFT)) + (offset & _WQEBB_MASK)
+    return slot(record, index + (offset >> wqe.WQEBB_SHIFT)) + (offset & _WQEBB_MASK)
 
 
 def inline_part(size: int) -> Any:
@@ -167,8 +160,8 @@ def store_flag(record, index, raddr, rkey, value):
     """Write a WRITE of a word of 8 bytes."""
     at = slot(record, index)
     store_ctrl(at, record, index, _WRITE, _DS_FLAG, _ALWAYS)
-    store_raddr(at + _RADDR, raddr, rkey)
-    ptx.st_octoword(at + _DATA, u64(ptx.swap_u32(u32(_INLINE_SEG | _8))) | value << _HALF, value >> _HALF)
+    store_raddr(at + wqe.WQE_RADDR, raddr, rkey)
+    ptx.st_octoword(at + wqe.WQE_DATA, u64(ptx.swap_u32(u32(wqe.INLINE_SEG | _8))) | value << _HALF, value >> _HALF)
 
 
 # WQEs of atomics: words are the two of the atomic segment and, in a wide one, the first of the next segment (atomic_wqe.py) -------------
@@ -178,21 +171,21 @@ def store_flag(record, index, raddr, rkey, value):
 def store_atomic(record, index, opcode, raddr, rkey, words, laddr, nbytes, ce):
     """Write an atomic of one WQEBB; the old value is written to laddr."""
     at = slot(record, index)
-    store_ctrl(at, record, index, opcode, _DS_ATOMIC, ce)
-    store_raddr(at + _RADDR, raddr, rkey)
-    ptx.st_octoword(at + _DATA, words[0], words[1])
-    store_data(at + _ATOMIC_DATA, laddr, fixed(_CELL_LKEY), nbytes)
+    store_ctrl(at, record, index, opcode, wqe.DS_ATOMIC, ce)
+    store_raddr(at + wqe.WQE_RADDR, raddr, rkey)
+    ptx.st_octoword(at + wqe.WQE_DATA, words[0], words[1])
+    store_data(at + wqe.WQE_ATOMIC_DATA, laddr, fixed(layout.CELL_LKEY), nbytes)
 
 
 @device
 def store_masked_swap(record, index, raddr, rkey, words, laddr):
     """Write a MASKED_CS of 8 bytes: two WQEBBs, without a CQE."""
     at = slot(record, index)
-    store_ctrl(at, record, index, _MASKED_CS_8, _DS_MASKED_CS_8, _0)
-    store_raddr(at + _RADDR, raddr, rkey)
-    ptx.st_octoword(at + _DATA, words[0], words[1])
-    ptx.st_octoword(at + _ATOMIC_DATA, words[2], _0)
-    store_data(slot(record, index + _1), laddr, fixed(_CELL_LKEY), _8)
+    store_ctrl(at, record, index, _MASKED_CS_8, wqe.DS_MASKED_CS_8, _0)
+    store_raddr(at + wqe.WQE_RADDR, raddr, rkey)
+    ptx.st_octoword(at + wqe.WQE_DATA, words[0], words[1])
+    ptx.st_octoword(at + wqe.WQE_ATOMIC_DATA, words[2], _0)
+    store_data(slot(record, index + _1), laddr, fixed(layout.CELL_LKEY), _8)
 
 
 # Posting data -------------------------------------------------------------------------------------------------------------------
@@ -212,11 +205,11 @@ def move(op, record, opcode, raddr, rkey, laddr, nbytes):
         end = _NOWHERE
         if base != _NOWHERE:
             end = base + u64(count)
-            size = min(nbytes - done, _MESSAGE_MAX)
+            size = min(nbytes - done, wqe.MESSAGE_MAX)
             ce = _ALWAYS if rank == count - 1 else _0
             store_copy(record, base + u64(rank), opcode, raddr + done, rkey, laddr + done, lkey, size, ce)
         submit(op, record, here, rank, base, u64(count))
-        done += _MESSAGE_MAX
+        done += wqe.MESSAGE_MAX
     return end
 
 
@@ -273,7 +266,7 @@ def move_apart(op, record, opcode, rkey, remote_side, local_side, sizes):
 def signalled(op, record, to, source, nbytes, word, value, add, pe):
     """Post a WRITE and then its signal; data of several WRITEs is posted before. Return the index just past the last."""
     rkey = rkey_of_heap(pe)
-    if nbytes > _MESSAGE_MAX:
+    if nbytes > wqe.MESSAGE_MAX:
         if move(op, record, _WRITE, remote(to, pe), rkey, source, nbytes) == _NOWHERE:
             return _NOWHERE
         nbytes = _0
@@ -352,7 +345,7 @@ def _fetch(op, here, at, old, request):
         store_mine(record, base, rank, count, form, raddr, rkey, words, at)
         if window.SETTLES:
             if rank == 0:
-                store_dump(record, base + n - _1, at, fixed(_CELL_LKEY))
+                store_dump(record, base + n - _1, at, fixed(layout.CELL_LKEY))
     submit(op, record, here, rank, base, n)
     if base != _NOWHERE:
         poll(op, record, base + n)

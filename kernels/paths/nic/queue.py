@@ -24,26 +24,18 @@ Order:
 * A poll that finds a completion ends with ld.acquire.sys on the CQE.
 """
 
-from pgas.kernels import layout, state, window
+from pgas.kernels import state, window
 from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.paths.nic.lanes import of_first
 from pgas.kernels.paths.nic.queue_pair import NOWHERE, lost
 from pgas.kernels.state import fixed
-from pgas.transports.mlx5 import cqe, wqe
+from pgas.kernels.typed import cqe, layout, wqe
 
 __all__ = ["poll", "quiet", "quiet_pe", "reserve", "slot", "submit"]
 
-_RECORDS, _RECORD_SIZE = constant(layout.RECORDS), constant(layout.RECORD_SIZE)
-_WQ, _DBR, _UAR, _CQE, _QPN = (constant(word) for word in (layout.WQ, layout.DBR, layout.UAR, layout.CQE, layout.QPN))
-_FIRST, _RESV, _READY = constant(layout.FIRST_IDX), constant(layout.RESV_HEAD), constant(layout.READY_HEAD)
-_RUNG, _CONS = constant(layout.RUNG_IDX), constant(layout.CONS_IDX)
-_RINGING, _INDEX = constant(layout.RINGING), constant(layout.RINGING - 1)
-_USED, _USED_END, _WORD = constant(layout.USED), constant(layout.USED_END), constant(layout.WORD)
-_NOWHERE, _COMPLETION, _GE = constant(NOWHERE), constant(state.COMPLETION), constant(Comparison.GE)
+_INDEX, _NOWHERE, _COMPLETION, _GE = constant(layout.RINGING - 1), constant(NOWHERE), constant(state.COMPLETION), constant(Comparison.GE)
 _0, _1, _3, _6, _16, _32, _63 = (constant(c) for c in (0, 1, 3, 6, 16, 32, 63))
-_WQEBB_SHIFT = constant(wqe.WQEBB_SHIFT)
-_IDX_MASK, _IDX_SHIFT = constant(wqe.WQE_IDX_MASK), constant(wqe.WQE_IDX_SHIFT)
 _COUNTER_SHIFT = constant(8 * (cqe.CQE_WQE_COUNTER - cqe.CQE_TAIL))
 _OPCODE_SHIFT = constant(8 * (cqe.CQE_OP_OWN - cqe.CQE_TAIL) + cqe.OP_OWN_OPCODE_SHIFT)
 _INVALID, _REQ = constant(cqe.CqeOpcode.INVALID), constant(cqe.CqeOpcode.REQ)
@@ -53,19 +45,19 @@ _POLLS_MASK = 63
 @device
 def slot(queue, index):
     """Return the address of a WQEBB."""
-    return fixed(queue + _WQ) + ((index & window.SLOT_MASK) << _WQEBB_SHIFT)
+    return fixed(queue + layout.WQ) + ((index & window.SLOT_MASK) << wqe.WQEBB_SHIFT)
 
 
 @device
 def advance(queue):
     """Read the CQE once; return cons_idx and the tail of the CQE. A stale CQE is safe, because cons_idx only grows."""
-    cons = ptx.ld_acquire_gpu_u64(queue + _CONS)
-    tail = ptx.ld_relaxed_sys_u64(fixed(queue + _CQE))
+    cons = ptx.ld_acquire_gpu_u64(queue + layout.CONS_IDX)
+    tail = ptx.ld_relaxed_sys_u64(fixed(queue + layout.CQE))
     if tail >> _OPCODE_SHIFT == _REQ:
         counter = u64(ptx.swap_u32(u32(tail >> _COUNTER_SHIFT))) >> _16
-        distance = (counter + _1 - cons) & _IDX_MASK
+        distance = (counter + _1 - cons) & wqe.WQE_IDX_MASK
         if distance <= window.DEPTH and distance != _0:
-            ptx.red_max_gpu_u64(queue + _CONS, cons + distance)
+            ptx.red_max_gpu_u64(queue + layout.CONS_IDX, cons + distance)
             cons = cons + distance
     return cons, tail
 
@@ -81,14 +73,14 @@ def poll(op, queue, target):
             break
         opcode = tail >> _OPCODE_SHIFT
         if opcode != _REQ and opcode != _INVALID:
-            state.fail(_COMPLETION, op, _0, queue, tail, ptx.ld_relaxed_sys_u64(fixed(queue + _CQE) - _WORD), _0)
+            state.fail(_COMPLETION, op, _0, queue, tail, ptx.ld_relaxed_sys_u64(fixed(queue + layout.CQE) - layout.WORD), _0)
             return False
         polls = u32(polls + u32(1))
         if polls & _POLLS_MASK == 0:
             if lost(op, queue, target, cons, deadline):
                 return False
         state.relax(op, queue, _GE, target)
-    ptx.ld_acquire_sys_u64(fixed(queue + _CQE))
+    ptx.ld_acquire_sys_u64(fixed(queue + layout.CQE))
     return True
 
 
@@ -100,13 +92,15 @@ def reserve(op, queue, here, mask, rank, n):
     there is room immediately, all active lanes continue together. Otherwise each group continues alone, because one may have to submit its
     WQEBBs before another has room.
     """
-    cons = ptx.ld_relaxed_gpu_u64(queue + _CONS)  # issued together with the atomic to overlap their latencies; a stale value is safe
+    # Issued together with the atomic to overlap their latencies. A stale value is safe.
+    cons = ptx.ld_relaxed_gpu_u64(queue + layout.CONS_IDX)
     base = _0
     if rank == 0:
-        base = ptx.atom_add_gpu_u64(queue + _RESV, n)
-        if base == fixed(queue + _FIRST):  # the first marks the queue as used; later ones are submitted after it, so no quiet misses one
-            number = (queue - _RECORDS) // _RECORD_SIZE
-            ptx.red_or_gpu_u64(_USED + (number >> _6) * _WORD, _1 << (number & _63))
+        base = ptx.atom_add_gpu_u64(queue + layout.RESV_HEAD, n)
+        # The first marks the queue as used. Later ones are submitted after it, so no quiet misses one.
+        if base == fixed(queue + layout.FIRST_IDX):
+            number = (queue - layout.RECORDS) // layout.RECORD_SIZE
+            ptx.red_or_gpu_u64(layout.USED + (number >> _6) * layout.WORD, _1 << (number & _63))
     base = of_first(here, mask, base)
     full = cons + window.DEPTH < base + n
     if ptx.vote_any(here, u32(full)) == 0:
@@ -130,17 +124,17 @@ def submit(op, queue, here, rank, base, n):
     polls = u32(0)
     ptx.fence_sys()
     # Issue the loads together. Stale values are safe, because indices only grow and later WQEBBs are reserved after these.
-    ready, rung = ptx.ld_relaxed_gpu_u64(queue + _READY), ptx.ld_relaxed_gpu_u64(queue + _RUNG)
-    reserved = ptx.ld_relaxed_gpu_u64(queue + _RESV)
+    ready, rung = ptx.ld_relaxed_gpu_u64(queue + layout.READY_HEAD), ptx.ld_relaxed_gpu_u64(queue + layout.RUNG_IDX)
+    reserved = ptx.ld_relaxed_gpu_u64(queue + layout.RESV_HEAD)
     end = base + n
     due = reserved == end or (base ^ end) & window.BATCH_MASK != _0  # the low 32 bits suffice, as n is below 2^32
     waits, rings, own = rank == 0, False, False
     while ptx.vote_any(here, u32(waits or rings)) != 0:
         if waits and ready & _INDEX == base:
-            moved = end | (_RINGING if due else ready & _RINGING)
-            found = ptx.atom_cas_gpu_u64(queue + _READY, ready, moved)  # acquires: our doorbells come after earlier ones
+            moved = end | (layout.RINGING if due else ready & layout.RINGING)
+            found = ptx.atom_cas_gpu_u64(queue + layout.READY_HEAD, ready, moved)  # acquires: our doorbells come after earlier ones
             if found == ready:
-                waits, rings = False, due and ready & _RINGING == _0
+                waits, rings = False, due and ready & layout.RINGING == _0
                 own = rung == base  # rung_idx only grows: a stale value is not base
                 ready = moved
             else:  # at most once: until our turn ends, only the ringing thread changes ready_head, by clearing RINGING
@@ -150,7 +144,7 @@ def submit(op, queue, here, rank, base, n):
             if polls & _POLLS_MASK == 0:
                 waits = not lost(op, queue, base, ready & _INDEX, deadline)
             state.relax(op, queue, _0, base)
-            ready = ptx.ld_relaxed_gpu_u64(queue + _READY)
+            ready = ptx.ld_relaxed_gpu_u64(queue + layout.READY_HEAD)
         if rings:
             found = ring(queue, ready, own)
             rings, own = found != ready, False
@@ -163,23 +157,23 @@ def ring(queue, ready, own):
 
     own: all ready WQEBBs are the caller's.
     """
-    index = ready & _IDX_MASK
+    index = ready & wqe.WQE_IDX_MASK
     if not own:
         ptx.fence_sys()
-    ptx.st_relaxed_sys_u32(fixed(queue + _DBR), ptx.swap_u32(u32(index)))
-    ptx.st_release_sys_u64(fixed(queue + _UAR), u64(ptx.swap_u32(u32(index << _IDX_SHIFT))) | fixed(queue + _QPN) << _32)
-    ptx.st_relaxed_gpu_u64(queue + _RUNG, ready & _INDEX)
-    return ptx.atom_cas_release_gpu_u64(queue + _READY, ready, ready & _INDEX)
+    ptx.st_relaxed_sys_u32(fixed(queue + layout.DBR), ptx.swap_u32(u32(index)))
+    ptx.st_release_sys_u64(fixed(queue + layout.UAR), u64(ptx.swap_u32(u32(index << wqe.WQE_IDX_SHIFT))) | fixed(queue + layout.QPN) << _32)
+    ptx.st_relaxed_gpu_u64(queue + layout.RUNG_IDX, ready & _INDEX)
+    return ptx.atom_cas_release_gpu_u64(queue + layout.READY_HEAD, ready, ready & _INDEX)
 
 
 @device
 def complete(op, word, bits):
     """Complete the queues of these bits of a word of USED. Return False if the job is poisoned."""
     while bits != _0:
-        number = ((word - _USED) << _3) + u64(ptx.lowest_u64(bits))
+        number = ((word - layout.USED) << _3) + u64(ptx.lowest_u64(bits))
         bits &= bits - _1
-        queue = _RECORDS + number * _RECORD_SIZE
-        if not poll(op, queue, ptx.ld_relaxed_gpu_u64(queue + _RESV)):
+        queue = layout.RECORDS + number * layout.RECORD_SIZE
+        if not poll(op, queue, ptx.ld_relaxed_gpu_u64(queue + layout.RESV_HEAD)):
             return False
     return True
 
@@ -187,11 +181,11 @@ def complete(op, word, bits):
 @device
 def quiet(op):
     """Wait until every queue that was used has completed all that was submitted to it."""
-    word, end = _USED, fixed(_USED_END)
+    word, end = layout.USED, fixed(layout.USED_END)
     while word < end:
         if not complete(op, word, ptx.ld_relaxed_gpu_u64(word)):
             return
-        word += _WORD
+        word += layout.WORD
 
 
 @device
@@ -201,7 +195,7 @@ def quiet_pe(op, pe):
     end = first + window.NUM_QPS
     while first < end:
         beyond = min((first | _63) + _1, end)
-        word = _USED + (first >> _6) * _WORD
+        word = layout.USED + (first >> _6) * layout.WORD
         bits = ptx.ld_relaxed_gpu_u64(word) >> (first & _63)
         if beyond - first <= _63:
             bits &= (_1 << (beyond - first)) - _1

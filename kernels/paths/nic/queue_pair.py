@@ -1,35 +1,32 @@
 """Queue pairs: their numbers and records, and the memory that they can access: local operands and keys."""
 
-from pgas.kernels import layout, state, window
+from pgas.kernels import state, window
 from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import constant, device, ptx, u64
 from pgas.kernels.refusals import kind_of
 from pgas.kernels.state import fixed, fixed_u32
+from pgas.kernels.typed import layout
 
 #: Value returned instead of an index, a ticket, or a key if the job is poisoned.
 NOWHERE = (1 << 64) - 1
 
 _NOWHERE, _BASE = constant(NOWHERE), constant(window.BASE)
-_RECORDS, _RECORD_SIZE = constant(layout.RECORDS), constant(layout.RECORD_SIZE)
-_KEYS, _KEY_SIZE, _LKEY = constant(layout.KEYS), constant(layout.KEY_SIZE), constant(layout.LKEY)
-_REGISTERED_LKEYS, _PIECE_SIZE = constant(layout.REGISTERED + layout.PIECE_LKEY), constant(layout.PIECE_SIZE)
-_REGISTERED, _REGISTERED_END = constant(layout.REGISTERED), constant(layout.REGISTERED_END)
-_PIECE_START, _PIECE_END = constant(layout.PIECE_START), constant(layout.PIECE_END)
+_REGISTERED_LKEYS = constant(layout.REGISTERED + layout.PIECE_LKEY)
 _HEAP_OFFSET, _NOT_REGISTERED = constant(window.HEAP_OFFSET), constant(kind_of("not registered"))
 _TIMED_OUT, _GE = constant(state.NIC_TIMED_OUT), constant(Comparison.GE)
-_LANDS, _0, _1 = constant(layout.LANDS), constant(0), constant(1)
+_0, _1 = constant(0), constant(1)
 
 
 @device
 def lands():
     """Record that data arrives here that only quiet() settles (transport.settle)."""
-    ptx.st_relaxed_gpu_u64(_LANDS, _1)
+    ptx.st_relaxed_gpu_u64(layout.LANDS, _1)
 
 
 @device
 def landed():
     """Whether such data may have arrived."""
-    return ptx.ld_relaxed_gpu_u64(_LANDS) != _0
+    return ptx.ld_relaxed_gpu_u64(layout.LANDS) != _0
 
 
 @device
@@ -55,19 +52,19 @@ def _number_of(pe, qp):
 @device
 def record_of(pe, qp):
     """Return the address of the record of queue pair qp to PE pe."""
-    return _RECORDS + number_of(pe, qp) * _RECORD_SIZE
+    return layout.RECORDS + number_of(pe, qp) * layout.RECORD_SIZE
 
 
 @device
 def own_record():
     """Return the address of the record of a queue pair to this PE, for requests that do not move data."""
-    return _RECORDS + own_number() * _RECORD_SIZE
+    return layout.RECORDS + own_number() * layout.RECORD_SIZE
 
 
 @device
 def rkey_of_heap(pe):
     """Return the rkey of PE pe's heap and team memory, big-endian."""
-    return fixed_u32(_KEYS + u64(pe) * _KEY_SIZE)
+    return fixed_u32(layout.KEYS + u64(pe) * layout.KEY_SIZE)
 
 
 @device
@@ -78,11 +75,11 @@ def local_operand(op, pe, addr, nbytes):
     """
     if (addr - _BASE) >> window.SHIFT == u64(state.my_pe()):
         return _0
-    entry, end, number = _REGISTERED, ptx.ld_relaxed_gpu_u64(_REGISTERED_END), _1
+    entry, end, number = layout.REGISTERED, ptx.ld_relaxed_gpu_u64(layout.REGISTERED_END), _1
     while entry < end:
-        if addr >= ptx.ld_relaxed_gpu_u64(entry + _PIECE_START) and addr + nbytes <= ptx.ld_relaxed_gpu_u64(entry + _PIECE_END):
+        if addr >= ptx.ld_relaxed_gpu_u64(entry + layout.PIECE_START) and addr + nbytes <= ptx.ld_relaxed_gpu_u64(entry + layout.PIECE_END):
             return number
-        entry += _PIECE_SIZE
+        entry += layout.PIECE_SIZE
         number += _1
     state.fail(_NOT_REGISTERED, u64(op), u64(pe), addr, nbytes, _0, _0)
     return _NOWHERE
@@ -107,10 +104,10 @@ def lkey_of(op, raddr, laddr, nbytes):
     """Return the big-endian lkey of a local operand. If the NIC cannot access it, return NOWHERE and poison the state. raddr has the PE."""
     where = local_operand(op, (raddr - _BASE) >> window.SHIFT, laddr, nbytes)
     if where == _0:
-        return fixed(_LKEY)
+        return fixed(layout.LKEY)
     if where == _NOWHERE:
         return _NOWHERE
-    return ptx.ld_relaxed_gpu_u64(_REGISTERED_LKEYS + (where - _1) * _PIECE_SIZE)
+    return ptx.ld_relaxed_gpu_u64(_REGISTERED_LKEYS + (where - _1) * layout.PIECE_SIZE)
 
 
 @device

@@ -10,20 +10,16 @@ that a request holds its slot until it is complete. NVSHMEM frees the slot when 
 second word of host memory, and the send queues fill before that many requests are outstanding.
 """
 
-from pgas.kernels import layout, state, window
+from pgas.kernels import state, window
 from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.paths.nic.lanes import of_first, place
 from pgas.kernels.paths.nic.queue_pair import NOWHERE, local_operand, lost, number_of
 from pgas.kernels.state import fixed
+from pgas.kernels.typed import layout
 
 __all__ = ["of_pair", "post", "post_copy", "reserve", "reserved", "wait", "write_at"]
 
-_CONTROL, _HEAD, _SEEN = constant(layout.CONTROL), constant(layout.RING_HEAD), constant(layout.RING_SEEN)
-_LOOKING, _RING, _SHIFT = constant(layout.RING_LOOKING), constant(layout.RING), constant(layout.REQUEST_SHIFT)
-_COMPLETED, _FAILED_QUEUE = constant(layout.COMPLETED), constant(layout.FAILED_QUEUE)
-_WHAT, _LOCAL, _VALUE, _SEQUENCE = constant(layout.WHAT), constant(layout.LOCAL), constant(layout.VALUE), constant(layout.SEQUENCE)
-_NUMBER_SHIFT, _LOCAL_SHIFT = constant(layout.NUMBER_SHIFT), constant(layout.LOCAL_SHIFT)
 _NOWHERE, _COMPLETION, _GE, _BASE = constant(NOWHERE), constant(state.COMPLETION), constant(Comparison.GE), constant(window.BASE)
 _POLLS_MASK = 63
 _0, _1, _2 = constant(0), constant(1), constant(2)
@@ -39,22 +35,22 @@ _SLEEP_SHIFT, _SLEEP_MAX = constant(4), constant(20_000)
 @device
 def look(op, target, polls, deadline):
     """Make one iteration of wait. Return DONE, LOST, or WAITING for another iteration."""
-    control = fixed(_CONTROL)
-    seen = ptx.ld_relaxed_gpu_u64(_SEEN)
+    control = fixed(layout.CONTROL)
+    seen = ptx.ld_relaxed_gpu_u64(layout.RING_SEEN)
     if seen >= target:
-        ptx.ld_acquire_gpu_u64(_SEEN)
+        ptx.ld_acquire_gpu_u64(layout.RING_SEEN)
         return _DONE
-    if ptx.ld_relaxed_gpu_u64(_LOOKING) == _0 and ptx.atom_cas_gpu_u64(_LOOKING, _0, _1) == _0:
-        ptx.st_release_gpu_u64(_SEEN, ptx.ld_acquire_sys_u64(control + _COMPLETED))
-        ptx.st_release_gpu_u64(_LOOKING, _0)
+    if ptx.ld_relaxed_gpu_u64(layout.RING_LOOKING) == _0 and ptx.atom_cas_gpu_u64(layout.RING_LOOKING, _0, _1) == _0:
+        ptx.st_release_gpu_u64(layout.RING_SEEN, ptx.ld_acquire_sys_u64(control + layout.COMPLETED))
+        ptx.st_release_gpu_u64(layout.RING_LOOKING, _0)
     else:
         ptx.nanosleep(u32(min((target - seen) << _SLEEP_SHIFT, _SLEEP_MAX)))
     if polls & _POLLS_MASK == 0:
-        done, record = ptx.ld_relaxed_gpu_u64(_SEEN), ptx.ld_relaxed_sys_u64(control + _FAILED_QUEUE)
+        done, record = ptx.ld_relaxed_gpu_u64(layout.RING_SEEN), ptx.ld_relaxed_sys_u64(control + layout.FAILED_QUEUE)
         if record != _0:
             state.fail(_COMPLETION, op, _0, record, target, done, _0)
             return _LOST
-        if lost(op, _HEAD, target, done, deadline):
+        if lost(op, layout.RING_HEAD, target, done, deadline):
             return _LOST
     state.relax(op, control, _GE, target)
     return _WAITING
@@ -79,7 +75,7 @@ def wait(op, target):
 @device
 def reserved():
     """Return the ticket just past the last reserved request."""
-    return ptx.ld_relaxed_gpu_u64(_HEAD)
+    return ptx.ld_relaxed_gpu_u64(layout.RING_HEAD)
 
 
 # Requests -----------------------------------------------------------------------------------------------------------------------
@@ -93,8 +89,8 @@ def reserve(op, here, number, n):
     """
     base, found = _0, _DONE
     if number == 0:
-        base = ptx.atom_add_gpu_u64(_HEAD, n)
-        if ptx.ld_relaxed_gpu_u64(_SEEN) + window.RING_SIZE < base + n:
+        base = ptx.atom_add_gpu_u64(layout.RING_HEAD, n)
+        if ptx.ld_relaxed_gpu_u64(layout.RING_SEEN) + window.RING_SIZE < base + n:
             found = _WAITING
     base = of_first(here, here, base)
     deadline = ptx.globaltimer() + state.timeout_ns()
@@ -112,11 +108,11 @@ def reserve(op, here, number, n):
 @device
 def write_at(ticket, what, nbytes, local, to, value, second):
     """Write the request of a ticket; return the next ticket."""
-    at = fixed(_CONTROL) + _RING + ((ticket & (window.RING_SIZE - _1)) << _SHIFT)
-    ptx.st_octoword(at + _WHAT, what, nbytes)
-    ptx.st_octoword(at + _LOCAL, local, to)
-    ptx.st_octoword(at + _VALUE, value, second)
-    ptx.st_release_sys_u64(at + _SEQUENCE, ticket + _1)
+    at = fixed(layout.CONTROL) + layout.RING + ((ticket & (window.RING_SIZE - _1)) << layout.REQUEST_SHIFT)
+    ptx.st_octoword(at + layout.WHAT, what, nbytes)
+    ptx.st_octoword(at + layout.LOCAL, local, to)
+    ptx.st_octoword(at + layout.VALUE, value, second)
+    ptx.st_release_sys_u64(at + layout.SEQUENCE, ticket + _1)
     return ticket + _1
 
 
@@ -133,7 +129,7 @@ def post(op, what, nbytes, local, to, value, second):
 @device
 def of_pair(what, pe, qp):
     """Return the first word of a request for queue pair qp to PE pe."""
-    return what | number_of(pe, qp) << _NUMBER_SHIFT
+    return what | number_of(pe, qp) << layout.NUMBER_SHIFT
 
 
 @device
@@ -144,4 +140,4 @@ def post_copy(op, what, nbytes, local, to, value, second):
         where = local_operand(op, (to - _BASE) >> window.SHIFT, local, nbytes)
         if where == _NOWHERE:
             return _NOWHERE
-    return post(op, what | where << _LOCAL_SHIFT, nbytes, local, to, value, second)
+    return post(op, what | where << layout.LOCAL_SHIFT, nbytes, local, to, value, second)
