@@ -25,7 +25,7 @@ from numba import cuda
 
 from pgas.perftests.harness import timing
 from pgas.perftests.harness.bulk import scope_syncs, share
-from pgas.perftests.harness.collectives import COLLECTIVES, SCOPES, Buffers, Collective, Message, messages
+from pgas.perftests.harness.collectives import COLLECTIVES, SCOPES, Buffers, CollectiveMessage, NamedCollective, messages
 from pgas.perftests.harness.options import ALL, OF_COLLECTIVES, Defaults, Options
 from pgas.perftests.harness.team import Case, CollTest, Measured, run_named
 from pgas.perftests.harness.workload import WARP
@@ -43,7 +43,7 @@ def _of_scope(name: str, scope: str) -> Any:
 # Messages -------------------------------------------------------------------------------------------------------------------------
 
 
-def _call(collective: Collective, op_name: str, scope: str) -> Any:
+def _call(collective: NamedCollective, op_name: str, scope: str) -> Any:
     """Make ``call(team, dest, source, channel)``."""
     function = _of_scope(collective.name, scope)
     if collective.reduces:
@@ -118,7 +118,7 @@ def _kernel(name: str, op: str, scope: str, threads: int) -> Any:
     return collective
 
 
-def _measure(message: Message, options: Options) -> Measured:
+def _measure(message: CollectiveMessage, options: Options) -> Measured:
     kernel, iters = _kernel(message.collective.name, message.op, message.scope, message.threads), options.iters
     parts = message.parts("source"), message.parts("dest"), message.collective.width
     with Buffers(message, options.seed) as buffers:
@@ -157,7 +157,7 @@ def _of_messages(
     return CollTest(name, f"Latency of {what}, every byte checked.", tables, defaults, simulator_defaults, of_test)
 
 
-def _case(message: Message, options: Options) -> Case:
+def _case(message: CollectiveMessage, options: Options) -> Case:
     """Return NVSHMEM's name of a row."""
     moves = message.collective
     pairs, reduces = moves.width > 1, moves.reduces or moves.width > 1

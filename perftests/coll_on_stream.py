@@ -20,7 +20,7 @@ import pgas  # Before numba.cuda: it selects the simulator where there is no GPU
 import numpy as np
 from numba import cuda
 
-from pgas.perftests.harness.collectives import COLLECTIVES, Buffers, Message, messages
+from pgas.perftests.harness.collectives import COLLECTIVES, Buffers, CollectiveMessage, messages
 from pgas.perftests.harness.options import OF_COLLECTIVES, Defaults, Options
 from pgas.perftests.harness.team import Case, CollTest, Measured, run_named
 
@@ -74,7 +74,7 @@ def _captured(stream: Any, calls: Sequence[Callable[[Any], None]]) -> Callable[[
 # Messages -------------------------------------------------------------------------------------------------------------------------
 
 
-def _measure(message: Message, options: Options) -> Measured:
+def _measure(message: CollectiveMessage, options: Options) -> Measured:
     function, iters, stream = getattr(pgas, message.collective.name), options.iters, cuda.stream()
     more = (getattr(pgas, message.op.upper()),) if message.collective.reduces else (0,) if message.collective.name == "broadcast" else ()
     with Buffers(message, options.seed) as buffers:
@@ -121,7 +121,7 @@ def _of_messages(name: str, collective: str, defaults: Defaults) -> CollTest:
     return CollTest(name, f"Latency of {collective} on a stream, every byte checked.", tables, defaults, small, ("block",))
 
 
-def _case(message: Message, options: Options) -> Case:
+def _case(message: CollectiveMessage, options: Options) -> Case:
     op, bus = message.op or None, message.collective.bus(message.npes)
     return Case(message.size, None, None, None, functools.partial(_measure, message, options), message.count, message.dtype.name, op, bus)
 

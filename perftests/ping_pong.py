@@ -20,7 +20,7 @@ from numba import cuda
 from pgas.perftests.harness.bulk import message_workload, scope_syncs
 from pgas.perftests.harness.options import OF_ONE_CTA, Defaults, Options
 from pgas.perftests.harness.pair import Pattern, PerfTest
-from pgas.perftests.harness.payload import Fault
+from pgas.perftests.harness.payload import WrongByte
 from pgas.perftests.harness.report import LATENCY
 from pgas.perftests.harness.transfer import Transfer
 from pgas.perftests.harness.workload import Workload
@@ -84,7 +84,7 @@ class _Rally(Transfer):
     def arguments(self, *, rehearsal: bool) -> tuple[Any, ...]:
         return *super().arguments(rehearsal=rehearsal), self._wrong, int(rehearsal and self._carries)
 
-    def find_fault(self, seed: int, peer: int, sent: int, received: int) -> Fault | str | None:
+    def find_fault(self, seed: int, peer: int, sent: int, received: int) -> WrongByte | str | None:
         if wrong := int(self._wrong.copy_to_host()[0]):
             return f"in the warm-up, {wrong} elements did not have the value of their turn when its flag had arrived"
         return super().find_fault(seed, peer, sent, received if self._carries else 0)

@@ -406,6 +406,25 @@ def test_public_constants_are_described_where_they_are_made():
         assert texts.splitlines()[line - 1].startswith("#:"), name
 
 
+#: Names of several classes, each with the reason.
+SHARED_NAMES = {
+    "SymmetricArray": "one for GPUs, one for the simulator, of which a process has one",
+    "Status": "the PRM's, of a command's output; doctor's column status",
+}
+
+
+def test_class_names_are_unique():
+    """One name, one thing: a name in a message, a review, or a search must have one meaning. Private classes may share a name."""
+    places = {}
+    for module in SOURCES:
+        for node in ast.walk(tree(module)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(f"{SOURCES[module].relative_to(ROOT)}:{node.lineno}")
+    shared = {name: where for name, where in places.items() if len(where) > 1}
+    assert {name: where for name, where in shared.items() if name not in SHARED_NAMES} == {}
+    assert SHARED_NAMES.keys() - shared.keys() == set()
+
+
 def test_all_names_exist():
     """All names in __all__ of a module are defined."""
     for name in [n for n in SOURCES if folder(n) not in ("pgas", "perftests") and n != "pgas.api"]:  # whose names are imported by *

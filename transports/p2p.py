@@ -37,7 +37,7 @@ class P2P:
         return ()
 
     def connect(self, part: Part, setting: Setting) -> None:
-        attach_peers(part.memory, part.me, part.segments, part.fds, part.exchange, near=part.near)
+        attach_peers(part.memory, part.me, part.segments, part.fds, part.exchange, near_pes=part.near_pes)
 
 
 def attach_peers(
@@ -47,7 +47,7 @@ def attach_peers(
     own: list[int],
     allgather: Callable[[object], list[object]],
     undo: contextlib.ExitStack | None = None,
-    near: Container[int] | None = None,
+    near_pes: Container[int] | None = None,
 ) -> None:
     """Map the slots of the near PEs. Collective.
 
@@ -58,14 +58,14 @@ def attach_peers(
         own: descriptors of this PE's segments.
         allgather: exchange of small values among the PEs.
         undo: stack that receives a callback per segment that unmaps it, for callers that continue after an error.
-        near: PEs that map this PE's memory and whose memory this PE maps. Default: all.
+        near_pes: PEs that map this PE's memory and whose memory this PE maps. Default: all.
 
     Raises:
         TransportError: some PE could not map some peer; on every PE, and the text names all such pairs.
     """
     reason = None
     for segment, own_fd in zip(segments, own, strict=True):
-        for pe, fd in fds.exchange_fds(me, own_fd, allgather, near).items():
+        for pe, fd in fds.exchange_fds(me, own_fd, allgather, near_pes).items():
             if pe == me:
                 continue
             try:

@@ -68,23 +68,23 @@ class Transport(Protocol):
 
 
 class Pair:
-    """Two transports of one job: ``near`` between PEs that map each other's memory, ``far`` between the others."""
+    """Two transports of one job: ``for_near`` between PEs that map each other's memory, ``for_far`` between the others."""
 
     maps_peers = True
 
     def __init__(self, near: Transport, far: Transport) -> None:
-        self.near, self.far = near, far
+        self.for_near, self.for_far = near, far
         self.name, self.path, self.needs = f"{near.name},{far.name}", near.path, near.needs | far.needs
         self.simulated, self.why_not, self.segments = far.simulated, far.why_not, far.segments
 
     def constants(self, requested: Mapping[str, Any]) -> dict[str, Any]:
-        own = {"far_path": self.far.path, "atomics_by_peers": requested["PGAS_AMO"] == "peer"}
-        return {**self.near.constants(requested), **self.far.constants(requested), **own}
+        own = {"far_path": self.for_far.path, "atomics_by_peers": requested["PGAS_AMO"] == "peer"}
+        return {**self.for_near.constants(requested), **self.for_far.constants(requested), **own}
 
     def connect(self, part: Part, setting: Setting) -> NIC | None:
         """Map the heaps of near PEs, but not their queues; connect a NIC to all PEs."""
-        self.near.connect(replace(part, segments=part.segments[:1], fds=part.fds[:1]), setting)
-        return self.far.connect(part, setting)
+        self.for_near.connect(replace(part, segments=part.segments[:1], fds=part.fds[:1]), setting)
+        return self.for_far.connect(part, setting)
 
 
 _registered: dict[str, Transport] = {}
@@ -114,7 +114,7 @@ def get(name: str) -> Transport:
 
 def parts(transport: Transport) -> tuple[Transport, Transport]:
     """Return the transports to near PEs and to the others: those of a pair, otherwise the given one twice."""
-    return (transport.near, transport.far) if isinstance(transport, Pair) else (transport, transport)
+    return (transport.for_near, transport.for_far) if isinstance(transport, Pair) else (transport, transport)
 
 
 def _nearest() -> Transport:

@@ -16,7 +16,7 @@ from cuda.bindings import driver
 
 from pgas.kernels.compiler import numba_cuda
 
-__all__ = ["Argument", "Launch", "packed", "unpacked"]
+__all__ = ["Argument", "DriverLaunch", "packed", "unpacked"]
 
 #: Arguments of a call: a code for the type of each, nested like the arguments, and their parameters.
 Packed = tuple[tuple[Any, ...], bytes]
@@ -142,7 +142,7 @@ def unpacked(args: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(a.array() if type(a) is Argument else unpacked(a) if type(a) is tuple else a for a in args)
 
 
-class Launch:
+class DriverLaunch:
     """A kernel on the GPU with its launch configuration.
 
     Args:

@@ -354,7 +354,7 @@ def _once(load: Callable[..., Any]) -> Callable[..., Any]:
 CUDACodeLibrary.get_cufunc = _once(CUDACodeLibrary.get_cufunc)
 
 
-class Compiled:
+class CompiledKernel:
     """A kernel of numba-cuda; implements interface.Compiled."""
 
     def __init__(self, kernel: Any) -> None:
@@ -399,8 +399,8 @@ def options_of(kernel: Any) -> dict[str, Any]:
     return getattr(kernel, "targetoptions", {})
 
 
-def compiled(kernel: Any, argument_types: tuple[Any, ...]) -> Compiled:
-    return Compiled(kernel.overloads.get(argument_types) or kernel.compile(argument_types))
+def compiled(kernel: Any, argument_types: tuple[Any, ...]) -> CompiledKernel:
+    return CompiledKernel(kernel.overloads.get(argument_types) or kernel.compile(argument_types))
 
 
 def types_of(kernel: Any, args: Sequence[Any]) -> tuple[Any, ...]:

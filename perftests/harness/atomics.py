@@ -12,15 +12,15 @@ from numba import cuda
 from pgas.perftests.harness import payload
 from pgas.perftests.harness.grid import grid_barrier
 from pgas.perftests.harness.options import Options
-from pgas.perftests.harness.payload import Fault
+from pgas.perftests.harness.payload import WrongByte
 from pgas.perftests.harness.transfer import Transfer
 from pgas.perftests.harness.workload import ATOMIC_OPS, Workload
 
-__all__ = ["OPERATIONS", "Operation", "Updated", "bandwidth_kernels", "latency_kernels", "oracle", "wqes"]
+__all__ = ["OPERATIONS", "AtomicOption", "Updated", "bandwidth_kernels", "latency_kernels", "oracle", "wqes"]
 
 
 @dataclass(frozen=True)
-class Operation:
+class AtomicOption:
     """One value of -a.
 
     Attributes:
@@ -35,7 +35,7 @@ class Operation:
     fetches: bool
 
 
-def _operation(name: str) -> Operation:
+def _operation(name: str) -> AtomicOption:
     call = getattr(pgas, f"atomic_{name}")
     fetches = name.startswith("fetch") or name in ("swap", "compare_swap")
     if name in ("inc", "fetch_inc", "fetch"):
@@ -58,7 +58,7 @@ def _operation(name: str) -> Operation:
         def perform(dest: Any, idx: Any, value: Any, other: Any, pe: int) -> Any:
             return call(dest, idx, value, pe)
 
-    return Operation(name, cuda.jit(device=True)(perform), fetches)
+    return AtomicOption(name, cuda.jit(device=True)(perform), fetches)
 
 
 #: All of NVSHMEM's atomic operations, by name.
@@ -70,7 +70,7 @@ def bandwidth_kernels() -> dict[str, Any]:
     return {name: _fetching(operation) if operation.fetches else _posting(operation) for name, operation in OPERATIONS.items()}
 
 
-def _posting(operation: Operation) -> Any:
+def _posting(operation: AtomicOption) -> Any:
     perform = operation.perform
 
     @pgas.jit
@@ -89,7 +89,7 @@ def _posting(operation: Operation) -> Any:
     return atomic_bw
 
 
-def _fetching(operation: Operation) -> Any:
+def _fetching(operation: AtomicOption) -> Any:
     perform = operation.perform
 
     @pgas.jit
@@ -113,7 +113,7 @@ def latency_kernels() -> dict[str, Any]:
     return {name: _waiting(operation) for name, operation in OPERATIONS.items()}
 
 
-def _waiting(operation: Operation) -> Any:
+def _waiting(operation: AtomicOption) -> Any:
     perform = operation.perform
     if operation.fetches:
 
@@ -178,7 +178,7 @@ class Updated(Transfer):
     def arguments(self, *, rehearsal: bool) -> tuple[Any, ...]:
         return *super().arguments(rehearsal=rehearsal), self._fetched
 
-    def find_fault(self, seed: int, peer: int, sent: int, received: int) -> Fault | str | None:
+    def find_fault(self, seed: int, peer: int, sent: int, received: int) -> WrongByte | str | None:
         if sent and OPERATIONS[self._op].fetches:
             mine = self._elements(seed, pgas.my_pe())
             expected = np.zeros(self._fetched.size, np.uint64)

@@ -22,7 +22,9 @@ from pgas.perftests.harness.options import ALL, Options
 from pgas.perftests.harness.payload import GUARD_BYTES
 from pgas.perftests.harness.workload import DATATYPES, REDUCE_OPS, WARP, Workload, share
 
-__all__ = ["BITWISE", "COLLECTIVES", "SCOPES", "VARIANTS", "Buffers", "Collective", "Message", "dtype_of", "messages", "row_bytes"]
+__all__ = [
+    "BITWISE", "COLLECTIVES", "SCOPES", "VARIANTS", "Buffers", "CollectiveMessage", "NamedCollective", "dtype_of", "messages", "row_bytes",
+]  # fmt: skip
 
 #: Number of sources of a PE; not two, because the halves of staging alternate.
 VARIANTS = 3
@@ -43,7 +45,7 @@ Sources = Sequence[NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Collective:
+class NamedCollective:
     """One collective.
 
     Attributes:
@@ -102,18 +104,18 @@ def _maxloc(sources: Sources, pe: int, op: str) -> NDArray[Any]:
 COLLECTIVES = {
     each.name: each
     for each in (
-        Collective("alltoall", _alltoall, parts_of_source=True, parts_of_dest=True),
-        Collective("fcollect", _fcollect, parts_of_dest=True),
-        Collective("broadcast", _broadcast, bus=lambda n: 1),
-        Collective("reduce", _reduced, bus=lambda n: 2 * (n - 1) / n, reduces=True),
-        Collective("reducescatter", _reducescattered, parts_of_source=True, reduces=True),
-        Collective("maxloc", _maxloc, bus=lambda n: 2 * (n - 1) / n, width=2),
+        NamedCollective("alltoall", _alltoall, parts_of_source=True, parts_of_dest=True),
+        NamedCollective("fcollect", _fcollect, parts_of_dest=True),
+        NamedCollective("broadcast", _broadcast, bus=lambda n: 1),
+        NamedCollective("reduce", _reduced, bus=lambda n: 2 * (n - 1) / n, reduces=True),
+        NamedCollective("reducescatter", _reducescattered, parts_of_source=True, reduces=True),
+        NamedCollective("maxloc", _maxloc, bus=lambda n: 2 * (n - 1) / n, width=2),
     )
 }
 
 
 @dataclass(frozen=True)
-class Message:
+class CollectiveMessage:
     """The message of one collective call by all PEs, or of one call per block.
 
     Attributes:
@@ -126,7 +128,7 @@ class Message:
         npes: number of members of the team.
     """
 
-    collective: Collective
+    collective: NamedCollective
     nelems: int
     dtype: np.dtype
     op: str
@@ -175,7 +177,7 @@ def row_bytes(options: Options) -> int:
     return (2 * VARIANTS + 1) * options.max_size + 2 * GUARD_BYTES
 
 
-def messages(collective: Collective, options: Options, npes: int, scopes: Sequence[str]) -> Iterator[list[Message]]:
+def messages(collective: NamedCollective, options: Options, npes: int, scopes: Sequence[str]) -> Iterator[list[CollectiveMessage]]:
     """Yield the rows of each table, by type, operation, and scope.
 
     With ``-s all``, a scope has rows of up to SCOPES elements per block, like NVSHMEM's.
@@ -190,7 +192,7 @@ def messages(collective: Collective, options: Options, npes: int, scopes: Sequen
                 for nelems in _numbers(collective, options, npes, dtype):
                     ctas = min(options.ctas, nelems)
                     if options.scope != ALL or len(scopes) == 1 or nelems // ctas < SCOPES[scope]:
-                        rows.append(Message(collective, nelems, dtype, op, scope, ctas, threads, npes))
+                        rows.append(CollectiveMessage(collective, nelems, dtype, op, scope, ctas, threads, npes))
                 if rows:
                     yield rows
 
@@ -200,7 +202,7 @@ def dtype_of(name: str, *, exact: bool) -> np.dtype:
     return np.dtype(bfloat16) if exact and name in ("bf16", "bfloat16") else np.dtype(DATATYPES[name])
 
 
-def _numbers(collective: Collective, options: Options, npes: int, dtype: np.dtype) -> Iterator[int]:
+def _numbers(collective: NamedCollective, options: Options, npes: int, dtype: np.dtype) -> Iterator[int]:
     each = dtype.itemsize * collective.width * (npes if collective.scales else 1)
     nelems = max(1, options.min_size // each)
     while nelems <= max(1, options.max_size // each):
@@ -215,7 +217,7 @@ class Buffers:
     iterations here.
     """
 
-    def __init__(self, message: Message, seed: int) -> None:
+    def __init__(self, message: CollectiveMessage, seed: int) -> None:
         """Make the arrays, and fill all except the destination."""
         dtype, width = message.dtype, message.collective.width
         n_source, n_dest = (message.nelems * message.parts(array) for array in ("source", "dest"))
@@ -241,7 +243,7 @@ class Buffers:
             self.dest, self.source = self.dest.reshape(-1, width), self.source.reshape(-1, width)
         self._fill(message, seed)
 
-    def _fill(self, message: Message, seed: int) -> None:
+    def _fill(self, message: CollectiveMessage, seed: int) -> None:
         me = pgas.my_pe()
         image = np.zeros((VARIANTS, *self.source[: self.pitch].shape), message.dtype)
         self._results = []

@@ -35,7 +35,7 @@ from pgas.perftests.harness import counts, plot, report, timing
 from pgas.perftests.harness import options as command_line
 from pgas.perftests.harness.grid import Counter
 from pgas.perftests.harness.options import TRANSPORTS, Defaults, Options
-from pgas.perftests.harness.payload import Fault
+from pgas.perftests.harness.payload import WrongByte
 from pgas.perftests.harness.report import BANDWIDTH, Report, Row
 from pgas.perftests.harness.transfer import Transfer
 from pgas.perftests.harness.workload import Workload
@@ -66,7 +66,7 @@ def legs() -> list[Leg]:
     paths, n = runtime.current().paths, pgas.n_pes()
     if not paths.two:
         return [Leg(1, None)]
-    firsts = (next((pe for pe in range(1, n) if (pe in paths.near(0)) is near), None) for near in (True, False))
+    firsts = (next((pe for pe in range(1, n) if (pe in paths.near_pes(0)) is near), None) for near in (True, False))
     return [Leg(pe, paths.between(0, pe), near) for pe, near in zip(firsts, (True, False), strict=True) if pe is not None]
 
 
@@ -280,7 +280,7 @@ def _rows_of(test: PerfTest, options: Options, leg: Leg) -> Iterator[Row]:
     counter.free()
 
 
-def _measure(test: PerfTest, options: Options, work: Workload, leg: Leg, counter: Counter) -> tuple[Row, dict[int, Fault | str]]:
+def _measure(test: PerfTest, options: Options, work: Workload, leg: Leg, counter: Counter) -> tuple[Row, dict[int, WrongByte | str]]:
     """Measure one size; collective. Returns the row and the faults by PE."""
     me, peer = pgas.my_pe(), leg.peer_of(pgas.my_pe())
     calls = {0, leg.other} if options.bidir or test.pattern is Pattern.PING_PONG else {0}
@@ -315,7 +315,7 @@ def _measure(test: PerfTest, options: Options, work: Workload, leg: Leg, counter
     pgas.barrier_all()
     after = counts.nic_counts()
     given = {name: after[name] - before[name] for name in after}
-    fault: Fault | str | None = buffers.find_fault(options.seed, peer, sent, received)
+    fault: WrongByte | str | None = buffers.find_fault(options.seed, peer, sent, received)
     if fault is None and given and not leg.near:
         fewest, most = test.wqes(work, nic is not None and nic.coalesces)
         issued = counts.Issued(sent * work.messages, sent * (work.size + test.signals), (sent * fewest, sent * most))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pgas.perftests.harness.workload import Workload
 
-__all__ = ["GUARD_BYTES", "POISON", "Fault", "dest_image", "find_fault", "random_elements", "source_image"]
+__all__ = ["GUARD_BYTES", "POISON", "WrongByte", "dest_image", "find_fault", "random_elements", "source_image"]
 
 #: Number of bytes of guard on either side of the message: two cache lines, so that the message is aligned like the array.
 GUARD_BYTES = 256
@@ -22,7 +22,7 @@ GAP = 0x3C
 
 
 @dataclass(frozen=True)
-class Fault:
+class WrongByte:
     """The first wrong byte of a destination.
 
     Attributes:
@@ -61,7 +61,7 @@ def dest_image(work: Workload, elements: NDArray[np.generic], *, arrived: bool) 
     return _spread(work, elements, POISON, GUARD_BYTES)
 
 
-def find_fault(work: Workload, found: NDArray[np.generic], expected: NDArray[np.generic]) -> Fault | None:
+def find_fault(work: Workload, found: NDArray[np.generic], expected: NDArray[np.generic]) -> WrongByte | None:
     """Compare two whole destination arrays byte for byte; return the first difference, None if there is none."""
     found_bytes, expected_bytes = found.view(np.uint8), expected.view(np.uint8)
     wrong = np.flatnonzero(found_bytes != expected_bytes)
@@ -72,7 +72,7 @@ def find_fault(work: Workload, found: NDArray[np.generic], expected: NDArray[np.
     element = offset // work.dtype.itemsize
     inside = "message" if element % work.stride == 0 else "gap"
     where = inside if 0 <= element < work.span else "guard"
-    return Fault(offset, where, int(expected_bytes[index]), int(found_bytes[index]), int(wrong.size))
+    return WrongByte(offset, where, int(expected_bytes[index]), int(found_bytes[index]), int(wrong.size))
 
 
 def _spread(work: Workload, elements: NDArray[np.generic], fill: int, guard_bytes: int) -> NDArray[np.generic]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pgas
 from pgas.perftests.harness import payload
-from pgas.perftests.harness.payload import Fault
+from pgas.perftests.harness.payload import WrongByte
 from pgas.perftests.harness.workload import Workload
 
 __all__ = ["Transfer"]
@@ -33,7 +33,7 @@ class Transfer:
         self._source.copy_to_device(payload.source_image(self._work, self._elements(seed, pgas.my_pe())))
         self._guarded.copy_to_device(self._image(self._elements(seed, peer), 0))
 
-    def find_fault(self, seed: int, peer: int, sent: int, received: int) -> Fault | str | None:
+    def find_fault(self, seed: int, peer: int, sent: int, received: int) -> WrongByte | str | None:
         """Return what is wrong after the row, None if nothing is.
 
         Args:

@@ -29,9 +29,9 @@ from pgas.perftests.programs.operation import (
     WAITS,
     WAITS_FOR_SEVERAL,
     WARP,
-    End,
     Kind,
     Operation,
+    PhaseEnd,
     Program,
     Shape,
     has_atomics,
@@ -67,7 +67,7 @@ def shape(seed: int, group: int, n_pes: int) -> Shape:
     """Return the shape of a group."""
     dice = random.Random(f"shape {seed} {group}")
     threads = dice.choice((1, 1, 1, 1, 1, 2, LANES, 2 * LANES))
-    ends = [End.BARRIER, End.BARRIER_BLOCK, End.QUIET, End.QUIETS] + [End.BARRIER_WARP] * (threads >= LANES)
+    ends = [PhaseEnd.BARRIER, PhaseEnd.BARRIER_BLOCK, PhaseEnd.QUIET, PhaseEnd.QUIETS] + [PhaseEnd.BARRIER_WARP] * (threads >= LANES)
     phases = dice.choice((1, 2, 2, 3))
     region = dice.choice((384, 512, 512, 768, 1024, 8192))
     drawn = Shape(n_pes, threads, np.dtype(dice.choice(DTYPES)), region, tuple(dice.choice(ends) for _ in range(phases)))

@@ -12,9 +12,9 @@ from numba import cuda
 
 import pgas
 from pgas.perftests.harness.grid import grid_barrier
-from pgas.perftests.programs.operation import BLOCK, LANES, LOCAL_BYTES, THREAD, End, has_atomics
+from pgas.perftests.programs.operation import BLOCK, LANES, LOCAL_BYTES, THREAD, PhaseEnd, has_atomics
 
-__all__ = ["COLUMNS", "IN_DEST", "IN_SOURCE", "MEETINGS", "Table", "copied", "interpreter", "operation_of", "signalled"]
+__all__ = ["COLUMNS", "IN_DEST", "IN_SOURCE", "MEETINGS", "KernelData", "copied", "interpreter", "operation_of", "signalled"]
 
 #: Number of grid barriers per phase.
 MEETINGS = 4
@@ -34,7 +34,7 @@ _TEST_ALL, _TEST_ANY, _TEST_SOME, _TEST_ALL_VECTOR, _TEST_ANY_VECTOR, _TEST_SOME
 _FENCE, _QUIET, _QUIET_PE, _FLUSH, _SYNCTHREADS = range(32, 37)
 _ADD, _SET, _INC, _AND, _OR, _XOR, _FETCH, _SWAP, _FETCH_ADD, _COMPARE_SWAP, _FETCH_INC, _FETCH_AND, _FETCH_OR, _FETCH_XOR = range(37, 51)
 _TEAM_SYNC, _BARRIER, _ALLTOALL, _BROADCAST, _FCOLLECT, _REDUCE, _REDUCESCATTER, _INSCAN, _EXSCAN = range(51, 60)
-_END_BARRIER, _END_WARP, _END_BLOCK, _END_QUIET, _END_QUIETS = (int(end) for end in End)
+_END_BARRIER, _END_WARP, _END_BLOCK, _END_QUIET, _END_QUIETS = (int(end) for end in PhaseEnd)
 
 #: Operand in local memory: 0 for none, otherwise dest or source.
 IN_DEST, IN_SOURCE = 1, 2
@@ -43,7 +43,7 @@ IN_DEST, IN_SOURCE = 1, 2
 _SPARE = 5
 
 
-class Table(NamedTuple):
+class KernelData(NamedTuple):
     """Arrays and numbers of a PE's kernel."""
 
     rows: Any  #: int64, one for each operation of this PE
@@ -403,7 +403,7 @@ def _interpreter(atomics, several, copied, strided, signalled, collectives=_no_c
             _signal(table, i, kind)
 
     @pgas.jit
-    def perform(table: Table) -> None:
+    def perform(table: KernelData) -> None:
         """Perform the programs."""
         rows, words, copies = table.rows, table.words, table.copies
         thread, program = cuda.threadIdx.x, cuda.blockIdx.x

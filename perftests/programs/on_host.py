@@ -22,9 +22,9 @@ from pgas.perftests.programs.operation import (
     PUTS,
     STRIDED,
     WAITS,
-    End,
     Kind,
     Operation,
+    PhaseEnd,
     Program,
     Shape,
     callers,
@@ -63,7 +63,7 @@ class Host:
                     if fetches(self._shape, o):
                         fetched[place, number] = value
         for stream in (None, self._stream):
-            if self._shape.ends[phase] in (End.QUIET, End.QUIETS):
+            if self._shape.ends[phase] in (PhaseEnd.QUIET, PhaseEnd.QUIETS):
                 pgas.quiet(stream=stream)
                 pgas.sync_all(stream=stream)
             else:

@@ -16,8 +16,8 @@ import numpy as np
 __all__ = [
     "ALL", "ANY", "BLOCK", "COLLECTIVES", "COUNTERS", "DATA", "FLAGS", "FLOAT_ATOMICS", "GETS", "IN_PLACE", "LANES", "LOCAL_BYTES",
     "MEETINGS", "PUTS", "SEVERAL", "SIGNALS", "SIGNAL_ADD", "SIGNAL_BEGIN", "SIGNAL_SET", "SOME", "STRIDED", "TESTS_OF_SEVERAL", "THREAD",
-    "VECTOR", "WAITS", "WAITS_FOR_SEVERAL", "WARP", "End", "Kind", "Operation", "Program", "Shape", "callers", "element", "has_atomics",
-    "is_added", "is_atomic", "is_fetching", "line", "named", "spread", "wait_set",
+    "VECTOR", "WAITS", "WAITS_FOR_SEVERAL", "WARP", "Kind", "Operation", "PhaseEnd", "Program", "Shape", "callers", "element",
+    "has_atomics", "is_added", "is_atomic", "is_fetching", "line", "named", "spread", "wait_set",
 ]  # fmt: skip
 
 THREAD, WARP, BLOCK = range(3)
@@ -128,7 +128,7 @@ IN_PLACE = (Kind.BROADCAST, Kind.REDUCE, Kind.INSCAN, Kind.EXSCAN)
 _ORDERING = (Kind.FENCE, Kind.QUIET, Kind.FLUSH, Kind.SYNCTHREADS)
 
 
-class End(IntEnum):
+class PhaseEnd(IntEnum):
     """What completes a phase."""
 
     BARRIER = 0
@@ -170,7 +170,7 @@ class Shape(NamedTuple):
     threads: int  #: threads of the block that performs a program on a PE
     dtype: np.dtype  #: type of elements
     region_bytes: int
-    ends: tuple[End, ...]  #: End of each phase
+    ends: tuple[PhaseEnd, ...]  #: End of each phase
     on_host: int = -1  #: the phase that hosts perform, each as one thread; -1 for none
     teams: tuple[tuple[int, ...], ...] = ()  #: PEs of each team; without teams there are no collectives
 

@@ -36,10 +36,10 @@ from pgas.perftests.programs.operation import (
 )
 from pgas.perftests.programs.rules import Rules, holds
 
-__all__ = ["Fault", "Found", "Oracle", "fetches", "finite", "image"]
+__all__ = ["Fault", "Oracle", "Results", "fetches", "finite", "image"]
 
 
-class Found(NamedTuple):
+class Results(NamedTuple):
     """Results of a program: bytes of the region by phase and PE; fetched bytes by number of the operation."""
 
     regions: Sequence[Sequence[bytes]]
@@ -91,7 +91,7 @@ class Oracle:
         self._program, self._shape = program, program.shape
         self.regions = [image(program.seed, program.number, pe, program.shape) for pe in range(program.shape.n_pes)]
 
-    def faults(self, found: Found) -> Iterator[Fault]:
+    def faults(self, found: Results) -> Iterator[Fault]:
         """Yield the faults in order."""
         values: dict[tuple[int, int], list[int]] = {}
         for phase in range(len(self._shape.ends)):
@@ -212,7 +212,7 @@ class Oracle:
         return f"{text} ({len(wrong)} wrong byte{'s' if len(wrong) > 1 else ''}){who}"
 
     def _atomics(
-        self, pe: int, at: int, calls: Sequence[tuple[int, Operation, int]], rules: Rules, found: Found, phase: int
+        self, pe: int, at: int, calls: Sequence[tuple[int, Operation, int]], rules: Rules, found: Results, phase: int
     ) -> Iterator[Fault]:
         """Accept a word's final value if some order of its atomics explains it and the values that they fetched."""
         dtype, region = self._shape.dtype, self.regions[pe]

@@ -23,7 +23,7 @@ from pgas.perftests.programs import interpreter
 from pgas.perftests.programs.operation import BLOCK, LANES, THREAD, WARP
 from pgas.transports import registry
 
-__all__ = ["Arrays", "Shape", "Soak", "check", "fill", "operate"]
+__all__ = ["Arrays", "Soak", "SoakShape", "check", "fill", "operate"]
 
 # Operations; the numbers of copies are those of the interpreter.
 _NAMES = {0: "put", 1: "put_nbi", 2: "get", 3: "get_nbi", 6: "put_signal", 7: "put_signal_nbi", 8: "p", 9: "g"}
@@ -47,7 +47,7 @@ _1, _27, _30, _31, _64 = (np.uint64(c) for c in (1, 27, 30, 31, 64))
 _ONES = np.uint64((1 << 64) - 1)
 
 
-class Shape(NamedTuple):
+class SoakShape(NamedTuple):
     """The job and a round. A source is longer than the lots of a CTA."""
 
     n_pes: int
@@ -189,7 +189,7 @@ def _add(arrays, o):
 
 
 @pgas.jit
-def operate(shape: Shape, arrays: Arrays, seed: int, round_: int) -> None:
+def operate(shape: SoakShape, arrays: Arrays, seed: int, round_: int) -> None:
     """Perform a round's operations."""
     for step in range(shape.steps):
         o = _draw(shape, seed, round_, pgas.my_pe(), step, cuda.blockIdx.x, cuda.threadIdx.x)
@@ -211,7 +211,7 @@ def operate(shape: Shape, arrays: Arrays, seed: int, round_: int) -> None:
 
 
 @pgas.jit
-def check(shape: Shape, arrays: Arrays, seed: int, round_: int) -> None:
+def check(shape: SoakShape, arrays: Arrays, seed: int, round_: int) -> None:
     """Compute the operations of all PEs again, compare this PE's area with them, and add up the expected sums."""
     me = pgas.my_pe()
     background, words = _key(seed, round_, me, 2), shape.lot_bytes // 8
@@ -249,7 +249,7 @@ class Soak:
         n_pes, queue_pairs = pgas.n_pes(), window.constants().num_qps or registry.QUEUE_PAIRS
         self.seed, self.number = seed, 0
         ctas, threads, steps, lot_bytes, source_bytes = (2, 64, 8, 32, 8 << 10) if pgas.SIMULATOR else (32, 256, 8, 1 << 10, 1 << 20)
-        self.shape = Shape(n_pes, queue_pairs, ctas, threads, steps, lot_bytes, source_bytes)
+        self.shape = SoakShape(n_pes, queue_pairs, ctas, threads, steps, lot_bytes, source_bytes)
         area = pgas.empty(n_pes * steps * ctas * threads * lot_bytes, np.uint8)
         source, words = pgas.empty(source_bytes, np.uint8), pgas.zeros(len(_WORD_NAMES) * _WORDS, np.uint64)
         self._heap = [area, source, words]

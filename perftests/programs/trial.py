@@ -13,7 +13,7 @@ from numba import cuda
 from pgas.kernels import window
 from pgas.perftests.harness import grid
 from pgas.perftests.programs.draw import GROUP
-from pgas.perftests.programs.interpreter import COLUMNS, IN_DEST, IN_SOURCE, MEETINGS, Table, interpreter
+from pgas.perftests.programs.interpreter import COLUMNS, IN_DEST, IN_SOURCE, MEETINGS, KernelData, interpreter
 from pgas.perftests.programs.on_host import Host, channel_of
 from pgas.perftests.programs.operation import (
     COLLECTIVES,
@@ -28,7 +28,7 @@ from pgas.perftests.programs.operation import (
     Shape,
     callers,
 )
-from pgas.perftests.programs.oracle import Fault, Found, Oracle, fetches, image
+from pgas.perftests.programs.oracle import Fault, Oracle, Results, fetches, image
 
 __all__ = ["Trial"]
 
@@ -103,7 +103,7 @@ class Trial:
             gathered |= faults_of
         return dict(sorted(gathered.items()))
 
-    def _table(self, programs: Sequence[Program], teams: Sequence[Any]) -> tuple[Table, dict[tuple[int, int], int]]:
+    def _table(self, programs: Sequence[Program], teams: Sequence[Any]) -> tuple[KernelData, dict[tuple[int, int], int]]:
         """Return the table of this PE, and the slots of fetched values by position of the program and number of the operation."""
         me, shape = pgas.my_pe(), programs[0].shape
         size, phases = shape.dtype.itemsize, len(shape.ends)
@@ -136,7 +136,7 @@ class Trial:
         area.copy_to_device(regions)
         local.copy_to_device(elsewhere)
         untouched = np.full(max(1, elements) * size, _UNTOUCHED, np.uint8).view(shape.dtype)
-        table = Table(
+        table = KernelData(
             cuda.to_device(np.array(rows or [(0,) * len(COLUMNS)], np.int64)),
             cuda.to_device(first),
             cuda.to_device(np.array(shape.ends, np.int64)),
@@ -198,7 +198,7 @@ def _record(o: Operation) -> list[int]:
 
 def _found(
     everything: Sequence[tuple[bytes, bytes, bytes, Mapping[tuple[int, int], int]]], programs: Sequence[Program], place: int
-) -> Found:
+) -> Results:
     """Collect the results of a program from all PEs."""
     program = programs[place]
     shape = program.shape
@@ -214,4 +214,4 @@ def _found(
             data, unit = (signals, 8) if o.kind in _SIGNAL_VALUES else (elements, size)
             at = slots[place, number] * unit
             fetched[number] = data[at : at + length]
-    return Found(regions, fetched)
+    return Results(regions, fetched)

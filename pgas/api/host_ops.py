@@ -43,7 +43,7 @@ from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError
 from pgas.job import runtime
 from pgas.job.memory.array import at
-from pgas.job.memory.heap import Block
+from pgas.job.memory.heap import HeapBlock
 from pgas.job.paths import streams
 from pgas.kernels import layout, refusals
 from pgas.kernels.codes import Comparison, SignalOp
@@ -181,7 +181,7 @@ def _bytes(operand: Operand, nbytes: int) -> Any:
 
 
 def _array(address: int, size: int, dtype: np.dtype) -> Any:
-    return at(address, (size,), dtype, Block(0, size * dtype.itemsize, (size,), dtype, "the host's call"))
+    return at(address, (size,), dtype, HeapBlock(0, size * dtype.itemsize, (size,), dtype, "the host's call"))
 
 
 def as_array(address: int, size: int, dtype: np.dtype) -> Any:

@@ -138,7 +138,7 @@ class ConfiguredKernel:
         _check_integers(f"{kernel.__name__}: ", configuration)
         self._configured = kernel.dispatcher[configuration]
         self._described = _described(kernel, configuration)
-        self._launches: dict[Any, launches.Launch] = {}  # On GPUs, by the types of the arguments.
+        self._launches: dict[Any, launches.DriverLaunch] = {}  # On GPUs, by the types of the arguments.
 
     def __call__(self, *args: Any, **names: Any) -> None:
         """Launch the kernel. Returns while it runs (in the simulator, after it has run).
@@ -178,7 +178,7 @@ class ConfiguredKernel:
         depends = self._kernel.dispatcher._launch_config_sensitive or configured._is_kernel_launch_config_sensitive()
         if compiled.plain and not depends and not configured.pre_launch_callbacks:
             grid, block, stream, shared = _normalized(self._configuration)
-            self._launches[codes] = launches.Launch(compiled.kernel, grid, block, shared, int(stream.handle), len(parameters))
+            self._launches[codes] = launches.DriverLaunch(compiled.kernel, grid, block, shared, int(stream.handle), len(parameters))
 
     def bind(self, *args: Any) -> "BoundLaunch":
         """Return an object whose call launches the kernel with these arguments, which are converted only once.
@@ -195,7 +195,7 @@ class BoundLaunch:
     def __init__(self, kernel: Kernel, configuration: tuple[Any, ...], args: tuple[Any, ...], *, cooperative: bool = False) -> None:
         _check_integers("", configuration)
         self._described = _described(kernel, configuration)
-        self._plain: tuple[launches.Launch, bytes] | None = None  # A launch without cuda.core's checks, and its parameters.
+        self._plain: tuple[launches.DriverLaunch, bytes] | None = None  # A launch without cuda.core's checks, and its parameters.
         self._teams = teams.handles(args)
         runtime.current().teams.check(self._teams)
         if SIMULATOR:
@@ -212,7 +212,7 @@ class BoundLaunch:
             raise TypeError(f"{kernel.__name__}: {error}") from None
         self._keep, self._thread = args, threading.current_thread()
         if (given := launches.packed(args)) is not None and compiled.plain and not cooperative:
-            self._plain = launches.Launch(function, grid, block, shared, int(stream.handle), len(given[1])), given[1]
+            self._plain = launches.DriverLaunch(function, grid, block, shared, int(stream.handle), len(given[1])), given[1]
         config = LaunchConfig(grid=grid, block=block, shmem_size=shared, is_cooperative=cooperative or compiled.cooperative)
         self._launch = functools.partial(cuda_launch, stream, config, function, *parameters)
 

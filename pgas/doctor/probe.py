@@ -211,7 +211,7 @@ def _ibgda(device: Device, port: Port) -> tuple[str, str | None]:
         gid = choose_gid(port) if port.gids else Gid(0, bytes(16), "", "")
         with contextlib.closing(devx.DevX(device.name, port, gid, handler="cpu")) as adapter:
             check_caps(adapter, 2, registry.queue_pairs(config.read("PGAS_IBGDA_NUM_RC_PER_PE")), config.read("PGAS_QP_DEPTH"))
-            return "", try_queue_pair(adapter, seam.Path(gid.index)) if port.active else None
+            return "", try_queue_pair(adapter, seam.AddressPath(gid.index)) if port.active else None
     except (PgasError, ValueError) as error:
         # doctor prints the prerequisites itself
         return _because(error).removeprefix(f"{device.name}: ").partition(" (IBGDA needs ")[0], None

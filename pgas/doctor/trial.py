@@ -10,7 +10,7 @@ from pgas.transports.memory.memfd import HostMemory
 from pgas.transports.memory.protocol import Segment
 from pgas.transports.mlx5 import cqe, doorbell, wqe
 from pgas.transports.mlx5.contexts import Access
-from pgas.transports.nic.adapter import Adapter, Path, Uar
+from pgas.transports.nic.adapter import Adapter, AddressPath, Uar
 from pgas.transports.nic.queue_pair import QueuePair, Queues, returns_big_endian
 
 __all__ = ["try_queue_pair"]
@@ -23,7 +23,7 @@ _ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access
 _WORD = 0x0123_4567_89AB_CDEF
 
 
-def try_queue_pair(adapter: Adapter, path: Path) -> str:
+def try_queue_pair(adapter: Adapter, path: AddressPath) -> str:
     """Return which step failed and why, "" if none did. All objects are destroyed.
 
     Args:

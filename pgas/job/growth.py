@@ -66,7 +66,7 @@ class Growth:
         heap: this PE's allocator.
         memory: this PE's memory.
         nic: this PE's NIC, if it has one.
-        near: the PEs that map this PE's heap; empty: none does.
+        near_pes: the PEs that map this PE's heap; empty: none does.
         me: this PE's number.
         exchange: exchanges small values among the PEs.
     """
@@ -77,11 +77,11 @@ class Growth:
         heap: Allocator,
         memory: Memory,
         nic: NIC | None,
-        near: Container[int],
+        near_pes: Container[int],
         me: int,
         exchange: Callable[[Any], list[Any]],
     ) -> None:
-        self._bounds, self._heap, self._memory, self._nic, self._near, self._me = bounds, heap, memory, nic, near, me
+        self._bounds, self._heap, self._memory, self._nic, self._near_pes, self._me = bounds, heap, memory, nic, near_pes, me
         self._exchange = exchange
 
     def make_room(self, lacking: int) -> None:
@@ -113,7 +113,7 @@ class Growth:
         with contextlib.ExitStack() as undo:
             fd = everywhere(self._exchange, lambda: self._create(own, chunk, undo), HeapError)[self._me]
             if window.constants().maps_peers:
-                p2p.attach_peers(self._memory, self._me, (chunk,), [fd], self._exchange, undo, self._near)
+                p2p.attach_peers(self._memory, self._me, (chunk,), [fd], self._exchange, undo, self._near_pes)
             if self._nic is not None:
                 self._nic.extend_heap(chunk, fd)
             undo.pop_all()

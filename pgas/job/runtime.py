@@ -117,7 +117,7 @@ class Job(Collective):
         self.teams = self._step(lambda: teams.Teams(self.memory, self.my_pe, plan, self.machines, self.paths.nodes))
         self.heap = Allocator(heap_size, window.HEAP_OFFSET, bounds.limit)
         self.places = device_state.Places(self.heap, self.teams, self.my_pe, self.paths)
-        self._growth = growth.Growth(bounds, self.heap, self.memory, self.nic, self.near, self.my_pe, self.exchange)
+        self._growth = growth.Growth(bounds, self.heap, self.memory, self.nic, self.near_pes, self.my_pe, self.exchange)
         self._listen(requested["PGAS_HANG_REPORT"])
         if SIMULATOR:
             self._simulate(requested)
@@ -143,7 +143,7 @@ class Job(Collective):
         pes = introduce(self.my_pe, requested, self.gpu, self.exchange)
         self.paths = choice.choose(self, self.my_pe, requested, self.gpu, pes, self._remarks.append)
         self.pes, self.transport, self.reason = self.paths.pes, self.paths.transport.name, self.paths.reason
-        self.machines, self.near = self.paths.machines, self.paths.near(self.my_pe)
+        self.machines, self.near_pes = self.paths.machines, self.paths.near_pes(self.my_pe)
         constants = self.paths.constants(requested, self.gpu)
         self._step(lambda: window.freeze(constants))
 
@@ -163,11 +163,11 @@ class Job(Collective):
 
         def create() -> list[int]:
             self.memory.create_private()
-            device_state.setup(self.memory, self.my_pe, self.n_pes, heap_size, self.timeout_s, self.near)
+            device_state.setup(self.memory, self.my_pe, self.n_pes, heap_size, self.timeout_s, self.near_pes)
             return [self.memory.create(window.slot(self.my_pe) + s.offset, s) for s in segments]
 
         fds = everywhere(self.exchange, create, HeapError)[self.my_pe]
-        part = Part(self.memory, self.my_pe, self.n_pes, segments, fds, self.exchange, window.constants(), self.near)
+        part = Part(self.memory, self.my_pe, self.n_pes, segments, fds, self.exchange, window.constants(), self.near_pes)
         self.nic: NIC | None = transport.connect(part, setting)
         if self.nic is not None:
             self._ending.callback(self.nic.close)
@@ -284,14 +284,14 @@ class Job(Collective):
         if block is None:
             raise ValueError("pgas.ptr: not an array on the symmetric heap")
         mine = self.address(array) - window.slot(self.my_pe)
-        if pe not in self.near:  # self.paths.why() says why
+        if pe not in self.near_pes:  # self.paths.why() says why
             return None
         return at(window.slot(pe) + mine, tuple(array.shape), array.dtype, block, tuple(array.strides))
 
     def stores_to(self, pe: int, *, adds: bool = False) -> bool:
         """Whether a put to PE pe is by stores. adds: a put with a signal that adds."""
         constants = window.constants()
-        return constants.maps_peers and pe in self.near and not (adds and self.nic is not None and not constants.atomics_by_peers)
+        return constants.maps_peers and pe in self.near_pes and not (adds and self.nic is not None and not constants.atomics_by_peers)
 
     def check_pe(self, function: str, pe: Any, name: str = "pe") -> None:
         """Refuse a value that is not a PE's number. function, name: of the call and its argument, for the message."""

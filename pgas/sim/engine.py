@@ -21,14 +21,14 @@ from greenlet import getcurrent
 from pgas.base.errors import PgasError
 from pgas.sim import model
 from pgas.sim import report as reports
-from pgas.sim.scheduler import FULL_MASK, WARP_SIZE, Block, Gathering, Index, Launch, Observer, Rendezvous, SimThread, Worker
+from pgas.sim.scheduler import FULL_MASK, WARP_SIZE, Block, Gathering, Index, Launch, Rendezvous, ScheduleObserver, SimThread, Worker
 from pgas.sim.turns import Turns
 
 __all__ = [
     "FULL_MASK",
     "WARP_SIZE",
     "Block",
-    "Observer",
+    "ScheduleObserver",
     "SimThread",
     "Worker",
     "add_failure_hook",
@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 _launch: Launch | None = None
-_observer: Observer | None = None
+_observer: ScheduleObserver | None = None
 _idle_hooks: list[Callable[[], None]] = []
 _failure_hooks: list[Callable[[BaseException], None]] = []
 
@@ -403,7 +403,7 @@ def remove_failure_hook(hook: Callable[[BaseException], None]) -> None:
         _failure_hooks.remove(hook)
 
 
-def set_observer(observer: Observer | None) -> None:
+def set_observer(observer: ScheduleObserver | None) -> None:
     """Tell `observer` about barriers and scheduler steps from now on; None: no observer."""
     global _observer
     if _launch is not None:

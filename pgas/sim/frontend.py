@@ -27,7 +27,7 @@ from pgas.sim.cuda_module import CACHE_HINTS, KERNEL_MODULE
 from pgas.sim.integers import typed
 from pgas.sim.kernel_code import lacks_names, of_kernel
 
-__all__ = ["ConfiguredKernel", "install", "jit"]
+__all__ = ["SimulatedKernel", "install", "jit"]
 
 _FORALL_THREADS_PER_BLOCK = 128
 
@@ -42,7 +42,7 @@ _installed = False
 before_launch: Callable[[Any, tuple[Any, ...]], None] = lambda kernel, args: None  # noqa: E731
 
 
-class ConfiguredKernel:
+class SimulatedKernel:
     """A kernel with its launch configuration, what `kernel[grid, block, stream, shared_bytes]` returns. Call it to launch."""
 
     def __init__(self, fake: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> None:
@@ -149,13 +149,13 @@ def _call(self: Any, *args: Any) -> Any:
         if engine.current() is not None:
             return _runs(self)(*args)
         return self.fn(*args)
-    return ConfiguredKernel(self, None, None)(*args)  # raises: there is no configuration
+    return SimulatedKernel(self, None, None)(*args)  # raises: there is no configuration
 
 
-def _configure(self: Any, configuration: Any) -> ConfiguredKernel:
+def _configure(self: Any, configuration: Any) -> SimulatedKernel:
     if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
         raise ValueError(f"{self.__name__}: a launch configuration is [grid, block, stream, shared_bytes], the last two optional")
-    return ConfiguredKernel(self, *configuration)
+    return SimulatedKernel(self, *configuration)
 
 
 def _forall(self: Any, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> _ForAll:

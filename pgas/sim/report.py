@@ -13,7 +13,7 @@ _MAX_LINES = 8
 WaitsFor = str | Callable[[], str] | tuple[str, int | None] | None
 
 
-class Launch(Protocol):
+class ReportedLaunch(Protocol):
     """What a report reads of scheduler.Launch."""
 
     grid: tuple[int, int, int]
@@ -22,18 +22,18 @@ class Launch(Protocol):
     unborn_left: int
 
     @property
-    def blocks(self) -> Mapping[int, "Block"]:
+    def blocks(self) -> Mapping[int, "ReportedBlock"]:
         """The blocks that have not returned, by number."""
 
 
-class Block(Protocol):
+class ReportedBlock(Protocol):
     """What a report reads of scheduler.Block."""
 
     alive: int
     lanes: list[int]
 
     @property
-    def launch(self) -> Launch:
+    def launch(self) -> ReportedLaunch:
         """Its launch."""
 
     @property
@@ -41,7 +41,7 @@ class Block(Protocol):
         """The threads that have started and not returned, by number, each with what it waits for."""
 
 
-def describe(launch: Launch) -> str:
+def describe(launch: ReportedLaunch) -> str:
     """Count and name the threads by what they wait for; blocks that look the same share one line."""
     alike: dict[str, list[int]] = {}
     for linear, block in launch.blocks.items():
@@ -68,7 +68,7 @@ def ranges(numbers: Sequence[int]) -> str:
     return text + (", ..." if len(runs) > _MAX_RANGES else "")
 
 
-def _block(block: Block) -> str:
+def _block(block: ReportedBlock) -> str:
     n = block.launch.nthreads
     groups: dict[str, list[int]] = {}
     for linear, thread in sorted(block.threads.items()):
@@ -104,7 +104,7 @@ def _threads(linear: Sequence[int]) -> str:
     return f"thread{'s' if len(linear) > 1 else ''} {ranges(linear)}"
 
 
-def _blocks(launch: Launch, linear: Sequence[int]) -> str:
+def _blocks(launch: ReportedLaunch, linear: Sequence[int]) -> str:
     if len(linear) == 1 and launch.grid[1] * launch.grid[2] > 1:
         x, rest = linear[0] % launch.grid[0], linear[0] // launch.grid[0]
         return f"block {[x, rest % launch.grid[1], rest // launch.grid[1]]}"

@@ -20,7 +20,7 @@ from pgas.sim import activity
 from pgas.sim import report as reports
 from pgas.sim.report import WaitsFor
 
-__all__ = ["FULL_MASK", "WARP_SIZE", "Block", "Index", "Launch", "Observer", "Rendezvous", "SimThread", "Worker"]
+__all__ = ["FULL_MASK", "WARP_SIZE", "Block", "Index", "Launch", "Rendezvous", "ScheduleObserver", "SimThread", "Worker"]
 
 WARP_SIZE = 32
 FULL_MASK = 0xFFFFFFFF
@@ -36,7 +36,7 @@ _MAX_IDLE_WORKERS = 1024
 Index = tuple[int, int, int]
 
 
-class Observer(Protocol):
+class ScheduleObserver(Protocol):
     """Events of the schedule that a memory model is told (see `pgas.sim.weak`)."""
 
     def threads_synced(self, threads: Iterable["SimThread"]) -> None:
@@ -191,7 +191,7 @@ class Launch:
         )
         self.hub = getcurrent()
         self.name = getattr(fn, "__name__", repr(fn))
-        self.observer: Observer | None = None
+        self.observer: ScheduleObserver | None = None
         self.idle_hooks: Sequence[Callable[[], None]] = ()
         self.idle_workers = _idle.workers
         self.nblocks, self.nthreads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]

@@ -19,7 +19,7 @@ from pgas.base.errors import HeapError
 from pgas.doctor import hca
 from pgas.job.memory.teams import Plan
 from pgas.transports.softhca.process import client, messages
-from pgas.transports.softhca.process.messages import Kind
+from pgas.transports.softhca.process.messages import RequestKind
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
 
@@ -167,7 +167,7 @@ def answers(listener, *bodies):
     with connection:
         for body in bodies:
             messages.receive(connection)
-            messages.send(connection, Kind.OK, body)
+            messages.send(connection, RequestKind.OK, body)
         messages.receive(connection)
 
 

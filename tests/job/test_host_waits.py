@@ -156,7 +156,7 @@ def test_an_interrupted_request(monkeypatch):
             with listener.accept()[0] as served, contextlib.suppress(OSError):  # the second is not accepted
                 for answer in ("hello", "first"):
                     messages.receive(served)
-                    messages.send(served, messages.Kind.OK, answer)
+                    messages.send(served, messages.RequestKind.OK, answer)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -164,9 +164,9 @@ def test_an_interrupted_request(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(client, "tell_if_late", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                connection.ask(messages.Kind.COUNTERS)
+                connection.ask(messages.RequestKind.COUNTERS)
         with pytest.raises(AdapterGone, match="the software NIC is gone"):
-            connection.ask(messages.Kind.COUNTERS)
+            connection.ask(messages.RequestKind.COUNTERS)
         thread.join()
 
 
@@ -183,7 +183,7 @@ def test_a_card_that_does_not_answer_is_reported_once(monkeypatch, capfd):
             with listener.accept()[0] as connection:
                 messages.receive(connection)
                 told.wait(30)
-                messages.send(connection, messages.Kind.OK, {})
+                messages.send(connection, messages.RequestKind.OK, {})
 
         thread = threading.Thread(target=serve)
         thread.start()

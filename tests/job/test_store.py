@@ -18,7 +18,7 @@ from pgas.base.errors import BootstrapError
 from pgas.job.bootstrap import processes, store, store_messages, store_server
 from pgas.job.bootstrap.protocol import exchange
 from pgas.job.bootstrap.store import Store
-from pgas.job.bootstrap.store_messages import Address, Channel, Kind
+from pgas.job.bootstrap.store_messages import Address, Channel, MessageKind
 from pgas.job.bootstrap.store_server import StoreServer
 
 SECRET = secrets.token_bytes(32)
@@ -291,7 +291,7 @@ def test_another_service(monkeypatch):
     monkeypatch.setattr(store, "_RETRY_S", 0.01)
     stranger = Channel()
     stranger.begin(b"another", b"n" * 64, serves=True)
-    stranger.put(store_messages.message(Kind.WELCOME))
+    stranger.put(store_messages.message(MessageKind.WELCOME))
     greetings = [b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(64), store_messages.MAGIC + b"n" * 32 + stranger.unsent]
     for greeting, why in zip(greetings, ("is not a store of this version of pgas", "the secrets differ"), strict=True):
         with socket.create_server(("127.0.0.1", 0)) as other:
@@ -316,7 +316,7 @@ def test_the_secret_is_never_sent(server, monkeypatch):
     enter(server, 0, 1).close()
     assert sent
     assert not any(SECRET in data or SECRET.hex().encode() in data for data in sent)
-    assert sent[0][32:33] == bytes([Kind.HELLO])  # after the nonce
+    assert sent[0][32:33] == bytes([MessageKind.HELLO])  # after the nonce
 
 
 # ------------------------------------------------------------------------------------------------------------------- addresses

@@ -19,7 +19,7 @@ from pgas.base import plain
 from pgas.base.errors import BootstrapError
 from pgas.job.bootstrap import protocol, rendezvous, store, store_messages, store_server
 from pgas.job.bootstrap.store import Store
-from pgas.job.bootstrap.store_messages import MAGIC, NONCE, Address, Channel, Forged, Kind
+from pgas.job.bootstrap.store_messages import MAGIC, NONCE, Address, Channel, Forged, MessageKind
 from pgas.job.bootstrap.store_server import StoreServer
 
 HEADER = struct.Struct("<BxxxI")
@@ -135,7 +135,7 @@ def test_a_relay_that_changes_messages(server, victim, change, how):
         first = enter(server, 0, 2)
         second = Store(relay.address, 1, 2, "job 1", 5.0)
         for _ in range(2):
-            second._calls.put(Kind.PING)
+            second._calls.put(MessageKind.PING)
         refused = together(lambda: first.allgather(b"first's", nothing), lambda: second.allgather(b"second's", nothing))
     finally:
         relay.close()
@@ -159,7 +159,7 @@ def test_a_relay_that_replaces_a_value_by_a_pickle(server, tmp_path):
             return [frame]
         parts = [pickle.dumps(Evil(tmp_path / "made")), plain.dumps("second's")]
         body = store_messages.joined(parts)
-        return [HEADER.pack(Kind.GATHERED, len(body)) + body + frame[-32:]]
+        return [HEADER.pack(MessageKind.GATHERED, len(body)) + body + frame[-32:]]
 
     relay = Relay(server, "server", change)
     try:
@@ -179,7 +179,7 @@ def test_messages_of_another_direction_or_connection():
     for end, nonces, serves in zip(ends, (b"s" * 32 + b"c" * 32,) * 3 + (b"s" * 32 + b"d" * 32,), (False, True, False, True), strict=True):
         end.begin(SECRET, nonces, serves=serves)
     client, *others = ends
-    client.put(store_messages.message(Kind.BYE))
+    client.put(store_messages.message(MessageKind.BYE))
     results = []
     for other in others:
         other.received += client.unsent
@@ -187,7 +187,7 @@ def test_messages_of_another_direction_or_connection():
             results.append(other.take()[0])
         except Forged:
             results.append(None)
-    assert results == [Kind.BYE, None, None]
+    assert results == [MessageKind.BYE, None, None]
 
 
 # ------------------------------------------------------------------------------------------------------------------------- secrets
@@ -245,7 +245,7 @@ class Member:
         self.connection.sendall(nonce)
         hello = {"group": group, "rank": 0, "size": 1, "host": "h", "node": "n", "pid": 1, "hears": False, "port": server.address.port,
                  "timeout_ms": 5000, **changes}  # fmt: skip
-        self.send(Kind.HELLO, *hello.values())
+        self.send(MessageKind.HELLO, *hello.values())
 
     def send(self, kind, *values):
         self.channel.put(store_messages.message(kind, *values))
@@ -299,17 +299,17 @@ NEST = b"L\1\0\0\0"
 @pytest.mark.parametrize(
     ("kind", "body", "why"),
     [
-        (Kind.LEAVE, b"[" * 60_000, "LEAVE: plain value: unknown tag b'['"),
-        (Kind.LEAVE, NEST * 10_000 + b"N", "LEAVE: plain value: nested deeper than 16"),
-        (Kind.LEAVE, b"U\xff\xff\xff\xff", "LEAVE: plain value: unknown tag b''"),
-        (Kind.LEAVE, plain.dumps(("x" * 5000,)), "LEAVE: why must be a text of 0 to 4096 characters, not a text of 5000"),
-        (Kind.LEAVE, plain.dumps(("why", 1)), "LEAVE must have 1 fields"),
-        (Kind.FATE, plain.dumps((1 << 40, "how", 1)), "FATE: rank must be a number from 0 to 65535, not 1099511627776"),
-        (Kind.FATE, plain.dumps((1, b"how", 1)), "FATE: how must be a text of 0 to 1024 characters, not bytes"),
-        (Kind.FATE, plain.dumps((1, "how", True)), "FATE: status must be a number from 0 to 255, not True"),
-        (Kind.FATE, plain.dumps((1, "how", 1)) + b"N", "FATE: plain value: 1 bytes follow it"),
-        (Kind.HELLO, plain.dumps(()), "HELLO is not a message for the server now"),
-        (Kind.LEFT, plain.dumps(("why",)), "LEFT is not a message for the server now"),
+        (MessageKind.LEAVE, b"[" * 60_000, "LEAVE: plain value: unknown tag b'['"),
+        (MessageKind.LEAVE, NEST * 10_000 + b"N", "LEAVE: plain value: nested deeper than 16"),
+        (MessageKind.LEAVE, b"U\xff\xff\xff\xff", "LEAVE: plain value: unknown tag b''"),
+        (MessageKind.LEAVE, plain.dumps(("x" * 5000,)), "LEAVE: why must be a text of 0 to 4096 characters, not a text of 5000"),
+        (MessageKind.LEAVE, plain.dumps(("why", 1)), "LEAVE must have 1 fields"),
+        (MessageKind.FATE, plain.dumps((1 << 40, "how", 1)), "FATE: rank must be a number from 0 to 65535, not 1099511627776"),
+        (MessageKind.FATE, plain.dumps((1, b"how", 1)), "FATE: how must be a text of 0 to 1024 characters, not bytes"),
+        (MessageKind.FATE, plain.dumps((1, "how", True)), "FATE: status must be a number from 0 to 255, not True"),
+        (MessageKind.FATE, plain.dumps((1, "how", 1)) + b"N", "FATE: plain value: 1 bytes follow it"),
+        (MessageKind.HELLO, plain.dumps(()), "HELLO is not a message for the server now"),
+        (MessageKind.LEFT, plain.dumps(("why",)), "LEFT is not a message for the server now"),
     ],
 )
 def test_a_malformed_message(member, pes, kind, body, why):
@@ -318,17 +318,17 @@ def test_a_malformed_message(member, pes, kind, body, why):
     assert member.take() == ("WELCOME",)
     member.send_body(kind, body)
     assert member.take() == ("REFUSED", why)
-    member.send(Kind.PING)
+    member.send(MessageKind.PING)
     assert member.take() == ("PONG",)
-    member.send(Kind.BYE)
+    member.send(MessageKind.BYE)
 
 
 @pytest.mark.parametrize(
     ("sent", "why"),
     [
-        (HEADER.pack(Kind.GATHER, (1 << 32) - 1), "announced a message of 4294967295 bytes, and may send at most 268697600"),
-        (HEADER.pack(Kind.LEAVE, 200_000) + b"[" * 200_000, "announced a message of 200000 bytes, and may send at most 65536"),
-        (HEADER.pack(Kind.PING, 0) + b"\0" * 32, FORGED.format(1)),
+        (HEADER.pack(MessageKind.GATHER, (1 << 32) - 1), "announced a message of 4294967295 bytes, and may send at most 268697600"),
+        (HEADER.pack(MessageKind.LEAVE, 200_000) + b"[" * 200_000, "announced a message of 200000 bytes, and may send at most 65536"),
+        (HEADER.pack(MessageKind.PING, 0) + b"\0" * 32, FORGED.format(1)),
     ],
 )
 def test_a_message_that_is_none(member, server, pes, sent, why):
@@ -373,16 +373,16 @@ def test_a_hello_that_is_repeated(member, server, monkeypatch, pid, dead):
     again = member(size=2, pid=pid)
     assert again.take() == ("WELCOME",)
     assert list(group.gone) == dead
-    again.send(Kind.GATHER, b"part")
+    again.send(MessageKind.GATHER, b"part")
     assert other.allgather(b"", nothing) == [b"part", b""]
-    again.send(Kind.BYE)
+    again.send(MessageKind.BYE)
     other.close()
 
 
 def test_an_exchange_that_is_too_large(server, pes, monkeypatch):
     """The PE whose part is too much gets an error."""
     members = [enter(server, rank, 2, "job 2") for rank in range(2)]
-    members[0]._calls.put(Kind.GATHER, b"x" * 600)
+    members[0]._calls.put(MessageKind.GATHER, b"x" * 600)
     members[0]._calls.flush()
     with monkeypatch.context() as patch:
         patch.setattr(store_server, "EXCHANGE_MAX", 1000)
@@ -401,7 +401,7 @@ def test_a_part_that_is_sent_twice(member, pes):
     member = member(size=2)
     assert member.take() == ("WELCOME",)
     for _ in range(2):
-        member.send(Kind.GATHER, b"part")
+        member.send(MessageKind.GATHER, b"part")
     assert member.take() == ("REFUSED", "GATHER: rank 0 has sent its part of this exchange before")
 
 
@@ -411,7 +411,7 @@ def test_a_relay_on_the_connection_for_news(server):
     try:
         pe = Store(relay.address, 0, 1, "job 1", 5.0)
         _, read = pe.hearing()
-        pe._news.put(Kind.PING)
+        pe._news.put(MessageKind.PING)
         told, deadline = None, time.monotonic() + 10
         while told is None and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -430,6 +430,6 @@ def test_a_member_that_does_not_read(member, server, pes):
     with contextlib.suppress(TimeoutError):
         for _ in range(200):
             for _ in range(2000):
-                member.channel.put(store_messages.message(Kind.PING))
+                member.channel.put(store_messages.message(MessageKind.PING))
             member._flush()
     assert max(len(client.channel.unsent) for client in server._clients) < 4 << 20

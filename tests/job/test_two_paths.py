@@ -158,7 +158,7 @@ def to_all(dest, source, word, me, n):
 dest, source = pgas.zeros(2 * n + 1, np.int64), pgas.full(1, me + 1, np.int64)
 to_all[1, 1](dest, source, word, me, n)
 pgas.barrier_all()
-say(f"PE {me}:", dest.copy_to_host().tolist(), word.copy_to_host().tolist(), runtime.current().near, pgas.TEAM_NODE.pes)
+say(f"PE {me}:", dest.copy_to_host().tolist(), word.copy_to_host().tolist(), runtime.current().near_pes, pgas.TEAM_NODE.pes)
 """
 
 

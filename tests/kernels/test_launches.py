@@ -65,7 +65,7 @@ def record(function, gx, gy, gz, bx, by, bz, shared, stream, slots, extra):
 
 seen, refuses = [], 0
 launches.driver.cuLaunchKernel = record
-launch = launches.Launch(SimpleNamespace(handle=77), (1, 2, 3), (32, 1, 1), 48, 9, 32)
+launch = launches.DriverLaunch(SimpleNamespace(handle=77), (1, 2, 3), (32, 1, 1), 48, 9, 32)
 _, parameters = launches.packed((1, 2.5, np.int32(-4), True))
 assert launch(parameters)
 words = struct.pack("<q", 1), struct.pack("<d", 2.5), struct.pack("<i4x", -4), b"\\1" + bytes(7)

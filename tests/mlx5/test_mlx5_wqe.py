@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pgas.transports.mlx5 import send_queue, wqe
 from pgas.transports.mlx5.fields import fill
-from pgas.transports.mlx5.send_queue import Atomic, Data, Wait, Wqe, decode, fetch, store
+from pgas.transports.mlx5.send_queue import AtomicOperands, Data, Wait, Wqe, decode, fetch, store
 from pgas.transports.mlx5.wqe import Ce, Fm, Opcode, Opmod
 
 CASES = tomllib.loads((Path(__file__).parents[1] / "golden" / "mlx5_wqe.toml").read_text())
@@ -62,17 +62,17 @@ DECODED = {
         4,
         8,
         **REMOTE,
-        atomic=Atomic(8, compare=SMALL, compare_mask=ONES, swap=BIG, swap_mask=ONES),
+        atomic=AtomicOperands(8, compare=SMALL, compare_mask=ONES, swap=BIG, swap_mask=ONES),
         data=(Data(ADDR, LKEY, 8),),
     ),
-    "fetch_add": expected(Opcode.ATOMIC_FA, 4, 8, **REMOTE, atomic=Atomic(8, add=BIG), data=(Data(ADDR, LKEY, 8),)),
+    "fetch_add": expected(Opcode.ATOMIC_FA, 4, 8, **REMOTE, atomic=AtomicOperands(8, add=BIG), data=(Data(ADDR, LKEY, 8),)),
     "masked_fetch_add_4": expected(
         Opcode.ATOMIC_MASKED_FA,
         4,
         8,
         opmod=8,
         **REMOTE,
-        atomic=Atomic(4, add=0x55556666, field_boundary=0x80000001),
+        atomic=AtomicOperands(4, add=0x55556666, field_boundary=0x80000001),
         data=(Data(ADDR, LKEY, 4),),
     ),
     "masked_fetch_add_8": expected(
@@ -80,7 +80,7 @@ DECODED = {
         4,
         opmod=9,
         **REMOTE,
-        atomic=Atomic(8, add=BIG, field_boundary=1 << 63 | 1),
+        atomic=AtomicOperands(8, add=BIG, field_boundary=1 << 63 | 1),
         data=(Data(ADDR, LKEY, 8),),
     ),
     "masked_compare_swap_4": expected(
@@ -88,7 +88,7 @@ DECODED = {
         4,
         opmod=8,
         **REMOTE,
-        atomic=Atomic(4, compare=0x11112222, swap=0x55556666, compare_mask=0xFFFF, swap_mask=0xFF00FF00),
+        atomic=AtomicOperands(4, compare=0x11112222, swap=0x55556666, compare_mask=0xFFFF, swap_mask=0xFF00FF00),
         data=(Data(ADDR, LKEY, 4),),
     ),
     "masked_compare_swap_8_in_two_wqebbs": expected(
@@ -96,7 +96,7 @@ DECODED = {
         5,
         opmod=9,
         **REMOTE,
-        atomic=Atomic(8, compare=SMALL, swap=BIG, compare_mask=0xFFFFFFFF, swap_mask=0xFF00FF00FF00FF00),
+        atomic=AtomicOperands(8, compare=SMALL, swap=BIG, compare_mask=0xFFFFFFFF, swap_mask=0xFF00FF00FF00FF00),
         data=(Data(ADDR, LKEY, 8),),
     ),
 }
@@ -347,8 +347,10 @@ def test_round_trip_inline_in_a_ring(payload, idx, log_depth):
 def test_round_trip_masked(nbytes, a, b, c, d):
     a, b, c, d = (value & (1 << 8 * nbytes) - 1 for value in (a, b, c, d))
     got = decode(wqe.masked_compare_swap(0, 1, RADDR, RKEY, ADDR, LKEY, nbytes, a, b, c, d))
-    assert got.atomic == Atomic(nbytes, compare=a, swap=b, compare_mask=c, swap_mask=d)
-    assert decode(wqe.masked_fetch_add(0, 1, RADDR, RKEY, ADDR, LKEY, nbytes, a, b)).atomic == Atomic(nbytes, add=a, field_boundary=b)
+    assert got.atomic == AtomicOperands(nbytes, compare=a, swap=b, compare_mask=c, swap_mask=d)
+    assert decode(wqe.masked_fetch_add(0, 1, RADDR, RKEY, ADDR, LKEY, nbytes, a, b)).atomic == AtomicOperands(
+        nbytes, add=a, field_boundary=b
+    )
 
 
 @given(st.binary(min_size=16, max_size=128))

@@ -48,8 +48,8 @@ def posted():
 
 def test_near_pes_are_those_of_the_machine(heap):
     job, me = runtime.current(), pgas.my_pe()
-    assert list(job.near) == list(machine())
-    assert me in job.near
+    assert list(job.near_pes) == list(machine())
+    assert me in job.near_pes
     assert pgas.TEAM_SHARED.pes == pgas.TEAM_NODE.pes == tuple(machine())
     assert {pe for pe in range(pgas.n_pes()) if job.paths.between(me, pe) == "p2p"} == set(machine())
 

@@ -18,7 +18,7 @@ from pgas.transports.ibgda.transport import IBGDA
 from pgas.transports.ibrc.nic import ProxiedNIC
 from pgas.transports.ibrc.transport import IBRC
 from pgas.transports.ibrc.verbs import VerbsNIC
-from pgas.transports.nic.adapter import Path
+from pgas.transports.nic.adapter import AddressPath
 from pgas.transports.selection import Choice
 
 job = jobs.job
@@ -116,7 +116,7 @@ def test_whether_gpu_or_cpu_rings_the_software_card(made, handler):
 def test_ibrc_over_a_device(made):
     connect = registry.get("ibrc").connect
     connect(None, setting(REAL)[0])
-    assert made.pop() == (VerbsNIC, {"device": "mlx5_0", "port": 1, "gid": GIDS[1], "path": Path(3, 3, 104, 14, 5)})
+    assert made.pop() == (VerbsNIC, {"device": "mlx5_0", "port": 1, "gid": GIDS[1], "path": AddressPath(3, 3, 104, 14, 5)})
     connect(None, setting(REAL, PGAS_IB_GID_INDEX=0)[0])
     options = made.pop()[1]
     assert (options["gid"], options["path"].gid_index) == (GIDS[0], 0)

@@ -14,9 +14,9 @@ from pgas.transports.mlx5.commands import Command, CommandError, Status
 from pgas.transports.mlx5.contexts import QpState
 from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.nic import queue_pair
-from pgas.transports.nic.adapter import Path, Port, Uar
+from pgas.transports.nic.adapter import AddressPath, PortAddress, Uar
 from pgas.transports.nic.queue_pair import QueuePair, Queues, check_caps, returns_big_endian
-from pgas.transports.softhca.syndromes import Command as Why
+from pgas.transports.softhca.syndromes import CommandSyndrome as Why
 from pgas.transports.softhca.syndromes import command_text
 
 card, pes, observer = rig.card, rig.pes, rig.observer
@@ -72,7 +72,7 @@ def nonzero(values):
     return {name: v for name, v in kept.items() if v}
 
 
-FAR = Port(2, "InfiniBand", 4, 0x22, bytes(range(8)) + bytes(range(24, 32)), 400.0)
+FAR = PortAddress(2, "InfiniBand", 4, 0x22, bytes(range(8)) + bytes(range(24, 32)), 400.0)
 GENERAL_CAPS = {"log_max_ra_req_qp": 4, "log_max_ra_res_qp": 5}
 
 
@@ -172,10 +172,10 @@ def test_a_card_that_refuses_a_cq_of_one_entry(pes, observer):
 @pytest.mark.parametrize(("version", "sport"), [(0, {}), (2, {"udp_sport": 0xC000})])
 def test_the_address_path_of_roce(version, sport):
     """rdma-core: "UDP sport must be reserved for roce v1 and v1.5"."""
-    adapter, qp = on_paper(Path(gid_index=5), QUERY_ROCE_ADDRESS={"roce_address": {"roce_version": version}})
+    adapter, qp = on_paper(AddressPath(gid_index=5), QUERY_ROCE_ADDRESS={"roce_address": {"roce_version": version}})
     near, far = (dataclasses.replace(port, link_layer="Ethernet") for port in (PORT, FAR))
     qp.connect(0x99, near, far)
-    assert adapter.asked == [(0x44, far, Path(gid_index=5))]
+    assert adapter.asked == [(0x44, far, AddressPath(gid_index=5))]
     assert (Command.QUERY_ROCE_ADDRESS, {"vhca_port_num": 1, "roce_address_index": 5}) in adapter.sent
     assert dict(adapter.sent)[Command.INIT2RTR_QP]["qpc"]["primary_address_path"] == {
         "vhca_port_num": 1,
@@ -190,7 +190,7 @@ def test_the_address_path_of_roce(version, sport):
 
 def test_variables_for_the_path():
     """PGAS_IB_SL, _TRAFFIC_CLASS, _TIMEOUT, _RETRY_COUNT, in the fields for InfiniBand and for Ethernet."""
-    path = Path(sl=6, traffic_class=0x6B, timeout=14, retry_count=3)
+    path = AddressPath(sl=6, traffic_class=0x6B, timeout=14, retry_count=3)
     for link_layer, fields_ in (
         ("InfiniBand", {"sl": 6, "tclass": 0x6B, "eth_prio": 0, "dscp": 0}),
         ("Ethernet", {"eth_prio": 6, "dscp": 0x1A}),
@@ -206,7 +206,7 @@ def test_variables_for_the_path():
 
 def test_another_subnet_of_infiniband():
     """Its packets have a GRH."""
-    adapter, qp = on_paper(path=Path(gid_index=2, traffic_class=0x20))
+    adapter, qp = on_paper(path=AddressPath(gid_index=2, traffic_class=0x20))
     far = dataclasses.replace(FAR, gid=bytes(range(16, 32)))
     qp.connect(0x99, PORT, far)
     assert dict(adapter.sent)[Command.INIT2RTR_QP]["qpc"]["primary_address_path"] == {
@@ -221,7 +221,7 @@ def test_another_subnet_of_infiniband():
 
 
 def test_a_priority_that_ethernet_does_not_have():
-    _, qp = on_paper(path=Path(sl=8))
+    _, qp = on_paper(path=AddressPath(sl=8))
     near, far = (dataclasses.replace(port, link_layer="Ethernet") for port in (PORT, FAR))
     with pytest.raises(TransportError, match=r"^PGAS_IB_SL=8: an Ethernet port has priorities 0 to 7$"):
         qp.connect(0x99, near, far)

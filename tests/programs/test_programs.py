@@ -33,20 +33,20 @@ from pgas.perftests.programs.operation import (
     SIGNAL_SET,
     THREAD,
     WARP,
-    End,
     Kind,
     Operation,
+    PhaseEnd,
     Program,
     Shape,
     line,
 )
-from pgas.perftests.programs.oracle import Found, Oracle, fetches, image
+from pgas.perftests.programs.oracle import Oracle, Results, fetches, image
 from pgas.perftests.programs.rules import defined
 from pgas.perftests.programs.shrink import legal, shrunk
 
 simulated = pytest.mark.skipif(not pgas.SIMULATOR, reason="needs the simulator: it changes what kernels call")
 
-SHAPE = Shape(3, 1, np.dtype(np.uint32), 512, (End.BARRIER,))
+SHAPE = Shape(3, 1, np.dtype(np.uint32), 512, (PhaseEnd.BARRIER,))
 A, B = DATA, DATA + 64
 EQ, GE = 0, 5
 
@@ -67,7 +67,7 @@ def test_everything_occurs(drawn):
     assert {key for key in found if key[0] in COLLECTIVES} == {(kind, scope) for kind in COLLECTIVES for scope in (THREAD, WARP, BLOCK)}
     shapes = {program.shape for program in drawn}
     assert {s.dtype.name for s in shapes} == set(DTYPES)
-    assert {end for s in shapes for end in s.ends} == set(End)
+    assert {end for s in shapes for end in s.ends} == set(PhaseEnd)
     assert {o.target == o.pe for program in drawn for o in program.operations if o.kind == Kind.PUT} == {True, False}
     hosts = {o.kind for p in drawn for o in p.operations if o.phase == p.shape.on_host}
     assert hosts == {kind for kind in Kind if kind not in (*SEVERAL, Kind.TEST, Kind.SYNCTHREADS)}
@@ -255,7 +255,7 @@ def performed(operations, spoil=lambda regions, fetched: None):
             after = o.value if o.kind == Kind.ATOMIC_SWAP else (word + o.value) % 2**32
             regions[o.target][o.dest : o.dest + 4] = after.to_bytes(4, "little")
     spoil(regions, fetched)
-    return list(Oracle(program).faults(Found([[bytes(region) for region in regions]], fetched)))
+    return list(Oracle(program).faults(Results([[bytes(region) for region in regions]], fetched)))
 
 
 def test_a_wrong_byte_is_named():

@@ -22,8 +22,8 @@ from pgas.transports.nic import indirect_key
 from pgas.transports.nic.indirect_key import Piece
 from pgas.transports.softhca import layout
 from pgas.transports.softhca.firmware.commands import QUERY_QP_EXT_OUT, Firmware
-from pgas.transports.softhca.firmware.objects import Objects, Refusal
-from pgas.transports.softhca.syndromes import Command as Why
+from pgas.transports.softhca.firmware.objects import Objects, RequestRefused
+from pgas.transports.softhca.syndromes import CommandSyndrome as Why
 from pgas.transports.softhca.tables import Tables
 
 card, pes, observer = rig.card, rig.pes, rig.observer
@@ -577,7 +577,7 @@ def test_limit_of_keys():
     pdn, umem = objects.alloc_pd(0), objects.register_umem(0, 0x1000, 4096)
     keys = {objects.register_mr(0, 0x1000, 4096, pdn, 0) for _ in range((1 << layout.LOG_MAX_MKEY) - 1)}  # row 0 is unused
     assert len(keys) == (1 << layout.LOG_MAX_MKEY) - 1
-    with pytest.raises(Refusal, match="all 16383 memory keys are in use"):
+    with pytest.raises(RequestRefused, match="all 16383 memory keys are in use"):
         objects.register_mr(0, 0x1000, 4096, pdn, 0)
     mkc = {"access_mode_1_0": 1, "qpn": ANY_QPN, "pd": pdn, "len": 64}
     inbox = commands.build(Command.CREATE_MKEY, mkey_umem_valid=1, mkey_umem_id=umem, mkc=mkc)

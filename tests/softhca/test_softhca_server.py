@@ -20,7 +20,7 @@ from pgas.kernels import window
 from pgas.transports.mlx5 import wqe
 from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.softhca.process import client, messages
-from pgas.transports.softhca.process.messages import Kind
+from pgas.transports.softhca.process.messages import RequestKind
 from pgas.transports.softhca.syndromes import Vendor
 
 card, pes, observer = rig.card, rig.pes, rig.observer
@@ -86,7 +86,7 @@ def connection_of(name):
 def busy(name):
     """Send half of a message to a card, and check that it waits for the rest; return the connection."""
     connection = connection_of(name)
-    connection.sendall(messages.pack(Kind.HELLO)[:5])
+    connection.sendall(messages.pack(RequestKind.HELLO)[:5])
     with pytest.raises(TransportError, match="no answer within"):
         client.Observer(name, timeout_s=0.2)
     return connection
@@ -106,13 +106,13 @@ def test_too_many_descriptors_for_a_process(free):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         for _ in range(2):
-            messages.send(ours, Kind.OK, "two", (0, 1))
+            messages.send(ours, RequestKind.OK, "two", (0, 1))
         before = len(os.listdir("/proc/self/fd"))
         with few_descriptors(free), pytest.raises(TransportError, match=f"{free} of 2 descriptors came .*too many open files"):
             messages.receive(theirs)
         assert len(os.listdir("/proc/self/fd")) == before
         kind, body, fds = messages.receive(theirs)
-        assert (kind, body, len(fds)) == (Kind.OK, b'"two"', 2)
+        assert (kind, body, len(fds)) == (RequestKind.OK, b'"two"', 2)
         for fd in fds:
             os.close(fd)
 
@@ -335,7 +335,7 @@ def _pes(card):
 
 
 def test_garbage_ends_only_its_connection(card, observer):
-    for data in (b"\xff" * 64, messages.pack(Kind.HELLO, None)[:5], b""):
+    for data in (b"\xff" * 64, messages.pack(RequestKind.HELLO, None)[:5], b""):
         connection = connection_of(card.name)
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
@@ -349,17 +349,22 @@ def test_garbage_ends_only_its_connection(card, observer):
 
 def test_requests_of_the_wrong_order_or_kind(card):
     connection = connection_of(card.name)
-    assert answer(connection, Kind.COUNTERS, None) == (Kind.REFUSED, "the first message is a HELLO")
-    assert answer(connection, Kind.HELLO, None)[0] == Kind.OK
-    assert answer(connection, Kind.HELLO, None) == (Kind.REFUSED, "HELLO is the first message, and sent once")
-    assert answer(connection, Kind.ALLOC_PD, []) == (Kind.REFUSED, "ALLOC_PD is for PEs")
+    assert answer(connection, RequestKind.COUNTERS, None) == (RequestKind.REFUSED, "the first message is a HELLO")
+    assert answer(connection, RequestKind.HELLO, None)[0] == RequestKind.OK
+    assert answer(connection, RequestKind.HELLO, None) == (RequestKind.REFUSED, "HELLO is the first message, and sent once")
+    assert answer(connection, RequestKind.ALLOC_PD, []) == (RequestKind.REFUSED, "ALLOC_PD is for PEs")
     connection.close()
     connection = connection_of(card.name)
-    assert answer(connection, Kind.HELLO, 6)[0] == Kind.OK
-    assert answer(connection, Kind.OK, []) == (Kind.REFUSED, "OK is no request")
-    for kind, body in ((Kind.DEALLOC_PD, [1, 2]), (Kind.SHARE, 5), (Kind.FAULTS, "boom=1"), (Kind.TRACE, ["bell"])):
-        assert answer(connection, kind, body)[0] == Kind.REFUSED
-    assert answer(connection, Kind.ALLOC_PD, [])[0] == Kind.OK
+    assert answer(connection, RequestKind.HELLO, 6)[0] == RequestKind.OK
+    assert answer(connection, RequestKind.OK, []) == (RequestKind.REFUSED, "OK is no request")
+    for kind, body in (
+        (RequestKind.DEALLOC_PD, [1, 2]),
+        (RequestKind.SHARE, 5),
+        (RequestKind.FAULTS, "boom=1"),
+        (RequestKind.TRACE, ["bell"]),
+    ):
+        assert answer(connection, kind, body)[0] == RequestKind.REFUSED
+    assert answer(connection, RequestKind.ALLOC_PD, [])[0] == RequestKind.OK
     connection.close()
 
 
@@ -375,21 +380,21 @@ def test_garbage_of_every_kind(card, pes, observer, who):
     """The card refuses it with one sentence, goes on, and neither creates nor destroys anything."""
     before = {kind: observer.counters()[kind] for kind in ("qps", "cqs", "keys")}
     connection = connection_of(card.name)
-    assert answer(connection, Kind.HELLO, who)[0] == Kind.OK
-    for kind in Kind:
+    assert answer(connection, RequestKind.HELLO, who)[0] == RequestKind.OK
+    for kind in RequestKind:
         for body in GARBAGE:
             messages.send(connection, kind, body)
             reply, text, fds = messages.receive(connection)
-            assert reply in (Kind.OK, Kind.REFUSED), (kind, body)
+            assert reply in (RequestKind.OK, RequestKind.REFUSED), (kind, body)
             assert not fds
-            if reply == Kind.REFUSED:
+            if reply == RequestKind.REFUSED:
                 assert len(json.loads(text)) > 8, (kind, body)
                 assert "\n" not in json.loads(text)
     if who is not None:  # the right number of integers
         for body in ([1], ["1", "2"], [1.0, 2.0]):
-            assert answer(connection, Kind.REGISTER_UMEM, body)[0] == Kind.REFUSED
-    kind, text = answer(connection, Kind.FAULTS, 5)
-    assert (kind, text.partition("(")[0]) == (Kind.REFUSED, "FAULTS with arguments that make no sense ")
+            assert answer(connection, RequestKind.REGISTER_UMEM, body)[0] == RequestKind.REFUSED
+    kind, text = answer(connection, RequestKind.FAULTS, 5)
+    assert (kind, text.partition("(")[0]) == (RequestKind.REFUSED, "FAULTS with arguments that make no sense ")
     connection.close()
     observer.resume()
     observer.trace([])

@@ -3,11 +3,11 @@
 import rig
 
 from pgas.transports.mlx5 import commands, wqe
-from pgas.transports.nic.adapter import Port
+from pgas.transports.nic.adapter import PortAddress
 from pgas.transports.nic.queue_pair import QueuePair, Queues
 
 OBJECTS = ("qps", "cqs", "uars")
-PORT = Port(1, "InfiniBand", 5, 0x11, bytes(range(16)), 400.0)
+PORT = PortAddress(1, "InfiniBand", 5, 0x11, bytes(range(16)), 400.0)
 
 
 def make(pe, depth=128, adapter=None, user_index=0, **wrong):

@@ -24,7 +24,7 @@ from pgas.transports.mlx5.contexts import Access, QpState, RqType
 from pgas.transports.mlx5.doorbell import UarType
 from pgas.transports.softhca import layout
 from pgas.transports.softhca.process import client
-from pgas.transports.softhca.syndromes import Command as Why
+from pgas.transports.softhca.syndromes import CommandSyndrome as Why
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 SIGNAL = wqe.Ce.ALWAYS

@@ -12,7 +12,7 @@ from perf_runs import mpirun, with_mpirun
 from point_to_point import NAMES
 
 from pgas.perftests import coll_latency, coll_on_stream
-from pgas.perftests.harness.collectives import COLLECTIVES, VARIANTS, Message
+from pgas.perftests.harness.collectives import COLLECTIVES, VARIANTS, CollectiveMessage
 
 TESTS = {**coll_latency.TESTS, **coll_on_stream.TESTS}
 
@@ -25,7 +25,7 @@ def test_console_scripts_are_nvshmems_programs():
 
 
 def message(collective, nelems, dtype="int32", op="", ctas=1, npes=2):
-    return Message(COLLECTIVES[collective], nelems, np.dtype(dtype), op, "block", ctas, 32, npes)
+    return CollectiveMessage(COLLECTIVES[collective], nelems, np.dtype(dtype), op, "block", ctas, 32, npes)
 
 
 def test_sources_differ_between_pes_and_variants():

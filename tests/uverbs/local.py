@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pgas.base.errors import TransportError
 from pgas.transports.mlx5.doorbell import UarType
-from pgas.transports.softhca.firmware.objects import EQN, Refusal
+from pgas.transports.softhca.firmware.objects import EQN, RequestRefused
 from pgas.transports.softhca.layout import UMEM_PAGE_SIZE
 from pgas.transports.softhca.process.card import Card
 from uverbs.cards import Fault
@@ -54,7 +54,7 @@ class LocalCard:
         with LocalCard._lock:
             try:
                 return function(self._pe, *arguments)
-            except Refusal as refused:
+            except RequestRefused as refused:
                 raise TransportError(str(refused)) from refused
 
     @staticmethod

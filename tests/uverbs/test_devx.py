@@ -193,7 +193,7 @@ def test_a_key_of_several_pieces(pes):
 def test_the_port_of_infiniband():
     hca = opened()
     gid = played.DEVICES[0].gids[0].gid
-    assert hca.query_port() == adapter.Port(1, "InfiniBand", 5, 1, gid, 100.0)
+    assert hca.query_port() == adapter.PortAddress(1, "InfiniBand", 5, 1, gid, 100.0)
     hca.close()
 
 
@@ -201,13 +201,13 @@ def test_the_port_of_roce():
     """The GID is the card's own (QUERY_ROCE_ADDRESS); RoCE v2 over IPv4 is the fourth entry."""
     hca = opened("mlx5_1")
     gid = bytes(10) + b"\xff\xff" + bytes([192, 168, 7, 2])
-    assert hca.query_port() == adapter.Port(1, "Ethernet", 5, 0, gid, 100.0)
+    assert hca.query_port() == adapter.PortAddress(1, "Ethernet", 5, 0, gid, 100.0)
     hca.close()
 
 
 def test_the_address_path_of_roce():
     for pes in pair_of("mlx5_1"):
-        a, _ = traffic(pes, adapter.Path(GID["mlx5_1"], sl=3, traffic_class=0x68, timeout=12, retry_count=5))
+        a, _ = traffic(pes, adapter.AddressPath(GID["mlx5_1"], sl=3, traffic_class=0x68, timeout=12, retry_count=5))
         qpc = pes[0].command(Command.QUERY_QP, qpn=a.qpn)["qpc"]
         path = {name: value for name, value in qpc["primary_address_path"].items() if value}
         gid = int.from_bytes(bytes(10) + b"\xff\xff" + bytes([192, 168, 7, 2]), "big")
@@ -222,7 +222,7 @@ def test_a_peer_behind_a_router(machine):
     """Packets go to the router's MAC, which the kernel returns with an address handle; the GID is still the peer's."""
     machine.gateway = bytes.fromhex("02aabbccddee")
     for pes in pair_of("mlx5_1"):
-        a, _ = connected(pes, adapter.Path(GID["mlx5_1"]))
+        a, _ = connected(pes, adapter.AddressPath(GID["mlx5_1"]))
         path = pes[0].command(Command.QUERY_QP, qpn=a.qpn)["qpc"]["primary_address_path"]
         assert (path["rmac_47_32"], path["rmac_31_0"]) == (0x02AA, 0xBBCCDDEE)
         assert path["rgid_rip"] == int.from_bytes(bytes(10) + b"\xff\xff" + bytes([192, 168, 7, 2]), "big")
@@ -231,7 +231,7 @@ def test_a_peer_behind_a_router(machine):
 def test_a_peer_without_a_route(machine):
     machine.routed = False
     for pes in pair_of("mlx5_1"):
-        text = said(connected, pes, adapter.Path(GID["mlx5_1"]))
+        text = said(connected, pes, adapter.AddressPath(GID["mlx5_1"]))
         assert text.startswith("mlx5_1: the kernel finds no route from GID 3 to GID 0000:0000:0000:0000:0000:ffff:c0a8:0702: ")
         assert "Network is unreachable" in text
 
@@ -480,7 +480,7 @@ def test_objects_in_use_cannot_be_destroyed(pes):
         assert "Device or resource busy" in said(call, number)
     for call, *arguments in (
         (hca.deregister_mr, 0x1234), (hca.dealloc_pd, 0x1234), (hca.deregister_umem, 0x1234), (hca.dealloc_uar, 0x1234),
-        (hca.register_mr, pes[0].slot, 4096, 0x1234, rig.ALL), (hca.destination_mac, 0x1234, hca.query_port(), adapter.Path()),
+        (hca.register_mr, pes[0].slot, 4096, 0x1234, rig.ALL), (hca.destination_mac, 0x1234, hca.query_port(), adapter.AddressPath()),
     ):  # fmt: skip
         assert "there is none of that number" in said(call, *arguments)
     qp.destroy()

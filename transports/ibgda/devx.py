@@ -26,7 +26,7 @@ from pgas.transports.mlx5 import commands, fields
 from pgas.transports.mlx5.commands import OUTPUT, Command, Status, command_name
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.mlx5.doorbell import UarType
-from pgas.transports.nic.adapter import HOP_LIMIT, FirstError, Path, Port, Uar
+from pgas.transports.nic.adapter import HOP_LIMIT, AddressPath, FirstError, PortAddress, Uar
 from pgas.transports.nic.queue_pair import query_roce_address
 from pgas.transports.verbs import abi, structs
 from pgas.transports.verbs.device import pyverbs, reason
@@ -343,7 +343,7 @@ class DevX:
     def query_eqn(self) -> int:
         return self._eqn
 
-    def query_port(self) -> Port:
+    def query_port(self) -> PortAddress:
         """Return the port. The GID of an Ethernet port comes from the NIC's own table (QUERY_ROCE_ADDRESS)."""
         self._check_open()
         number = self._port.number
@@ -356,9 +356,9 @@ class DevX:
         else:
             entry = query_roce_address(self, number, self._gid.index)
             gid, link_layer = entry["source_l3_address"].to_bytes(16, "big"), "Ethernet"
-        return Port(number, link_layer, int(port.active_mtu), int(port.lid), gid, self._port.rate_gbps)
+        return PortAddress(number, link_layer, int(port.active_mtu), int(port.lid), gid, self._port.rate_gbps)
 
-    def destination_mac(self, pdn: int, remote: Port, path: Path) -> bytes:
+    def destination_mac(self, pdn: int, remote: PortAddress, path: AddressPath) -> bytes:
         """Return the MAC that libmlx5 and the kernel resolve for an address handle, like NVSHMEM and DOCA."""
         self._check_open()
         with self._refusals(f"an address handle in protection domain {pdn:#x}"):

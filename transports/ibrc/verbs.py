@@ -26,12 +26,13 @@ from pgas.transports.ibrc import tables, work_requests
 from pgas.transports.ibrc.thread import RingNIC
 from pgas.transports.memory.protocol import Segment
 from pgas.transports.mlx5.contexts import Access
+from pgas.transports.nic.adapter import AddressPath
 from pgas.transports.nic.protocol import CELL_BYTES, Part
 from pgas.transports.verbs import abi
 from pgas.transports.verbs.abi import WcStatus, WrOpcode
 from pgas.transports.verbs.device import OpenDevice
-from pgas.transports.verbs.memory import Region, register
-from pgas.transports.verbs.queue_pair import End, Path, QueuePair, end_of, permitted
+from pgas.transports.verbs.memory import VerbsRegion, register
+from pgas.transports.verbs.queue_pair import End, VerbsQueuePair, end_of, permitted
 
 __all__ = ["VerbsNIC"]
 
@@ -73,10 +74,10 @@ class VerbsNIC(RingNIC):
         device: str,
         port: int,
         gid: Gid | None,
-        path: Path,
+        path: AddressPath,
     ) -> None:
         self._device_name, self._port, self._gid, self._path = device, port, gid, path
-        self._local: dict[int, Region] = {}
+        self._local: dict[int, VerbsRegion] = {}
         #: Tables of pieces of heaps, also those from before a growth, which the proxy thread may still read.
         self._tables: list[np.ndarray] = []
         self.name = f"{device}:{port}"
@@ -119,7 +120,7 @@ class VerbsNIC(RingNIC):
         self._chains = np.zeros((count, work_requests.N_CHAINS * work_requests.CHAIN_SIZE // 8), np.int64)
         self.qps = []
         for _ in range(count):
-            qp = QueuePair(self._device, self._depth)
+            qp = VerbsQueuePair(self._device, self._depth)
             self._made.callback(qp.destroy)
             self.qps.append(qp)
         self._store(layout.CELLS, queues[0])
@@ -141,7 +142,7 @@ class VerbsNIC(RingNIC):
         self._chains[:] = 0
         self._memory.fill(layout.CELL_TAKEN, 8 * layout.N_CELLS, 0)
 
-    def _register(self, address: int, nbytes: int, access: Access, what: str, *, on_gpu: bool) -> Region:
+    def _register(self, address: int, nbytes: int, access: Access, what: str, *, on_gpu: bool) -> VerbsRegion:
         region = register(self._device, address, nbytes, access, what=what, on_gpu=on_gpu)
         self._made.callback(region.mr.close)
         return region
@@ -159,7 +160,7 @@ class VerbsNIC(RingNIC):
                 raise TransportError(f"the grown heap is refused as a whole ({refused}) and in pieces ({error})") from error
         return _far(self._grown)
 
-    def _more(self, address: int, nbytes: int, what: str, undo: contextlib.ExitStack) -> Region:
+    def _more(self, address: int, nbytes: int, what: str, undo: contextlib.ExitStack) -> VerbsRegion:
         region = register(self._device, address, nbytes, self._access_of_peers, what=what, on_gpu=not SIMULATOR)
         undo.callback(region.mr.close)
         return region
@@ -292,7 +293,7 @@ class VerbsNIC(RingNIC):
         return int.from_bytes(self._memory.read(address, nbytes), "little")
 
 
-def _far(heap: Sequence[tuple[int, Region]]) -> tuple[tuple[int, int, int], ...]:
+def _far(heap: Sequence[tuple[int, VerbsRegion]]) -> tuple[tuple[int, int, int], ...]:
     """Return the pieces of a heap for peers."""
     return tuple((end, region.rkey, region.shift) for end, region in heap)
 

@@ -27,7 +27,7 @@ from pgas.transports.mlx5.wqe import (
     wqebbs,
 )
 
-__all__ = ["Atomic", "Data", "Wait", "Wqe", "decode", "describe", "fetch", "store"]
+__all__ = ["AtomicOperands", "Data", "Wait", "Wqe", "decode", "describe", "fetch", "store"]
 
 # --- the ring --------------------------------------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Atomic:
+class AtomicOperands:
     """The operands of an atomic of nbytes. A plain CS has masks of ones, a plain FA no boundary. Operands that an opcode lacks are 0."""
 
     nbytes: int
@@ -110,7 +110,7 @@ class Wqe:
     imm: int = 0
     raddr: int | None = None
     rkey: int | None = None
-    atomic: Atomic | None = None
+    atomic: AtomicOperands | None = None
     wait: Wait | None = None
     data: tuple[Data, ...] = ()
     inline: bytes | None = None
@@ -221,13 +221,13 @@ def _room(opcode: Opcode, table: Table, at: int, end: int) -> None:
         raise ValueError(f"ctrl.ds: {end // OCTOWORD} leaves no room for the {table.name} segment of {opcode.name}")
 
 
-def _operands(opcode: Opcode, nbytes: int, segment: dict[str, int]) -> Atomic:
+def _operands(opcode: Opcode, nbytes: int, segment: dict[str, int]) -> AtomicOperands:
     ones = (1 << 8 * nbytes) - 1
     if opcode == Opcode.ATOMIC_FA:
-        return Atomic(nbytes, add=segment["swap_add"])
+        return AtomicOperands(nbytes, add=segment["swap_add"])
     if opcode == Opcode.ATOMIC_CS:
-        return Atomic(nbytes, compare=segment["compare"], compare_mask=ones, swap=segment["swap_add"], swap_mask=ones)
-    return Atomic(nbytes, **segment)
+        return AtomicOperands(nbytes, compare=segment["compare"], compare_mask=ones, swap=segment["swap_add"], swap_mask=ones)
+    return AtomicOperands(nbytes, **segment)
 
 
 def _inline(opcode: Opcode, raw: bytes, at: int, end: int) -> bytes:

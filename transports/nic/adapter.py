@@ -19,7 +19,8 @@ from pgas.transports.mlx5.commands import Command
 from pgas.transports.mlx5.cqe import syndrome_words
 
 __all__ = [
-    "HOP_LIMIT", "Adapter", "AdapterGone", "FirstError", "Inspection", "Opener", "Path", "Port", "QueueState", "Uar", "execute", "path_of",
+    "HOP_LIMIT", "Adapter", "AdapterGone", "AddressPath", "FirstError", "Inspection", "Opener", "PortAddress", "QueueState", "Uar",
+    "execute", "path_of",
 ]  # fmt: skip
 
 
@@ -40,7 +41,7 @@ class Uar:
 
 
 @dataclass(frozen=True)
-class Port:
+class PortAddress:
     """A port of the adapter, as INIT2RTR's address path needs it."""
 
     port_num: int  #: from 1
@@ -52,7 +53,7 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Path:
+class AddressPath:
     """GID, service level, and retries of this job's packets: PGAS_IB_*, with NVSHMEM's values as defaults."""
 
     gid_index: int = 0  #: index in this port's GID table of the GID that addresses QPs
@@ -139,10 +140,10 @@ class Adapter(Protocol):
     def query_eqn(self) -> int:
         """Return the number of the completion event queue, for cqc.c_eqn."""
 
-    def query_port(self) -> Port:
+    def query_port(self) -> PortAddress:
         """Return the port."""
 
-    def destination_mac(self, pdn: int, remote: Port, path: Path) -> bytes:
+    def destination_mac(self, pdn: int, remote: PortAddress, path: AddressPath) -> bytes:
         """Return the destination MAC of packets to a remote Ethernet port: the port's, or that of a router. pdn: any domain."""
 
     def syndrome_words(self, syndrome: int) -> str:
@@ -218,7 +219,7 @@ def execute(adapter: Adapter, command: Command, op_mod: int = 0, *, klms: bytes 
     return commands.parse_output(command, outbox, op_mod=op_mod)
 
 
-def path_of(requested: Mapping[str, Any], gid_index: int = 0) -> Path:
-    """Return the Path that the variables PGAS_IB_* request."""
+def path_of(requested: Mapping[str, Any], gid_index: int = 0) -> AddressPath:
+    """Return the AddressPath that the variables PGAS_IB_* request."""
     names = ("PGAS_IB_SL", "PGAS_IB_TRAFFIC_CLASS", "PGAS_IB_TIMEOUT", "PGAS_IB_RETRY_COUNT")
-    return Path(gid_index, *(requested[name] for name in names))
+    return AddressPath(gid_index, *(requested[name] for name in names))

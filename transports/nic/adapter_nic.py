@@ -16,7 +16,7 @@ from pgas.transports.mlx5.contexts import Access
 from pgas.transports.mlx5.doorbell import DBR_SND_OFFSET
 from pgas.transports.mlx5.wqe import WQEBB
 from pgas.transports.nic import indirect_key
-from pgas.transports.nic.adapter import FirstError, Inspection, Opener, Path, Port
+from pgas.transports.nic.adapter import AddressPath, FirstError, Inspection, Opener, PortAddress
 from pgas.transports.nic.indirect_key import Piece
 from pgas.transports.nic.protocol import CELL_BYTES, NIC, Part, big_endian
 from pgas.transports.nic.queue_pair import QueuePair, Queues, check_caps, returns_big_endian
@@ -33,7 +33,7 @@ class _Introduction:
 
     qpns: tuple[int, ...]  # by queue number: those to PE 0, then to PE 1, ...
     heap_key: int
-    port: Port
+    port: PortAddress
     log_rd_atomic: int  #: of each queue pair
 
 
@@ -49,7 +49,7 @@ class AdapterNIC(NIC):
     #: Index of the first WQEBB of every queue; not 0 for tests of wrap-around.
     first_index = 0
 
-    def __init__(self, part: Part, *, opener: Opener, packets: Path | None = None) -> None:
+    def __init__(self, part: Part, *, opener: Opener, packets: AddressPath | None = None) -> None:
         self._opener, self._packets = opener, packets
         super().__init__(part)
 
@@ -98,7 +98,7 @@ class AdapterNIC(NIC):
         return astuple(_Introduction(qpns, self._heap_key, port, self.qps[0].log_rd_atomic))
 
     def _connect(self, met: list[Any]) -> None:
-        introductions = [_Introduction(qpns, key, Port(*port), rd_atomic) for qpns, key, port, rd_atomic in met]
+        introductions = [_Introduction(qpns, key, PortAddress(*port), rd_atomic) for qpns, key, port, rd_atomic in met]
         own = introductions[self._me].port
         base = self._slot + window.QUEUE_OFFSET
         for number, (qp, place) in enumerate(zip(self.qps, self.queues, strict=True)):

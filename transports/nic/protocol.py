@@ -37,7 +37,7 @@ class Part:
     fds: list[int]  #: descriptors of the segments, for the adapter
     exchange: Callable[[Any], list[Any]]  #: exchange of small plain values (pgas.base.plain) among the PEs
     constants: window.Constants  #: number and depth of the queue pairs
-    near: Container[int]  #: PEs that map this PE's memory and whose memory this PE maps
+    near_pes: Container[int]  #: PEs that map this PE's memory and whose memory this PE maps
 
 
 def timed_out(text: str) -> TransportError:

@@ -17,7 +17,7 @@ from pgas.transports.mlx5.contexts import AtomicMode, PmState, QpState, QpType, 
 from pgas.transports.mlx5.cqe import CQE_SIZE
 from pgas.transports.mlx5.doorbell import DBR_SIZE
 from pgas.transports.mlx5.wqe import DEPTH_MAX, DEPTH_MIN, MESSAGE_MAX, WQEBB
-from pgas.transports.nic.adapter import HOP_LIMIT, Adapter, Path, Port, execute
+from pgas.transports.nic.adapter import HOP_LIMIT, Adapter, AddressPath, PortAddress, execute
 
 __all__ = ["QueuePair", "Queues", "check_caps", "query_roce_address", "returns_big_endian"]
 
@@ -112,10 +112,10 @@ class QueuePair:
     """
 
     def __init__(
-        self, adapter: Adapter, umem_id: int, pdn: int, queues: Queues, depth: int, user_index: int = 0, path: Path | None = None
+        self, adapter: Adapter, umem_id: int, pdn: int, queues: Queues, depth: int, user_index: int = 0, path: AddressPath | None = None
     ) -> None:
         _check_depth(depth)
-        self._adapter, self._pdn, self.queues, self.depth, self._path = adapter, pdn, queues, depth, path or Path()
+        self._adapter, self._pdn, self.queues, self.depth, self._path = adapter, pdn, queues, depth, path or AddressPath()
         self._dbr_umem = umem_id if queues.dbr_umem is None else queues.dbr_umem
         caps = _query_caps(adapter, CapType.GENERAL)
         #: log2 of the maximum number of outstanding READs and atomics, the same for those that it sends and those that it answers.
@@ -185,7 +185,7 @@ class QueuePair:
 
     # -------------------------------------------------------------------------------------------------------------------- states
 
-    def connect(self, remote_qpn: int, port: Port, remote: Port, log_rd_atomic: int = _LOG_RD_ATOMIC_MAX) -> None:
+    def connect(self, remote_qpn: int, port: PortAddress, remote: PortAddress, log_rd_atomic: int = _LOG_RD_ATOMIC_MAX) -> None:
         """Take the QP from RST to RTS, connected to a peer, or to itself with its own number and port (self-loopback).
 
         The QP answers its peer when this returns. It may send when the peer's connect has also returned, so synchronize in between. If a
@@ -204,13 +204,13 @@ class QueuePair:
         self.init2rtr(remote_qpn, port, remote)
         self.rtr2rts(log_rd_atomic)
 
-    def rst2init(self, port: Port) -> None:
+    def rst2init(self, port: PortAddress) -> None:
         """Send RST2INIT_QP: bind the QP to a port and allow its peer WRITEs, READs, and atomics of up to 64 bits."""
         path = {"vhca_port_num": port.port_num}
         rights = {"rre": 1, "rwe": 1, "rae": 1, "atomic_mode": AtomicMode.UP_TO_64}
         self._move(Command.RST2INIT_QP, pm_state=PmState.MIGRATED, primary_address_path=path, **rights)
 
-    def init2rtr(self, remote_qpn: int, port: Port, remote: Port) -> None:
+    def init2rtr(self, remote_qpn: int, port: PortAddress, remote: PortAddress) -> None:
         """Send INIT2RTR_QP: set the peer and answer it from then on. Arguments and errors are those of connect.
 
         PSNs begin at 0 on both sides, as in NVSHMEM.
@@ -297,7 +297,7 @@ class QueuePair:
         execute(self._adapter, command, qpn=self.qpn, **context)
         self.state = after
 
-    def _address_path(self, port: Port, remote: Port) -> dict[str, int]:
+    def _address_path(self, port: PortAddress, remote: PortAddress) -> dict[str, int]:
         """Return the ads for a peer's port."""
         if port.link_layer != remote.link_layer:
             raise TransportError(

@@ -6,7 +6,7 @@ output.
 
 from enum import IntEnum
 
-__all__ = ["Command", "Vendor", "command_text", "vendor_text"]
+__all__ = ["CommandSyndrome", "Vendor", "command_text", "vendor_text"]
 
 
 class Vendor(IntEnum):
@@ -89,7 +89,7 @@ def vendor_text(vendor: int) -> str:
     return _VENDOR[Vendor(vendor)] if vendor in Vendor.__members__.values() else f"vendor syndrome {vendor:#x}"
 
 
-class Command(IntEnum):
+class CommandSyndrome(IntEnum):
     """syndrome of a command's output, by the check that failed (descriptions: _COMMAND)."""
 
     NONE = 0
@@ -148,62 +148,62 @@ class Command(IntEnum):
 
 
 _COMMAND = {
-    Command.NONE: "nothing is wrong",
-    Command.OPCODE: "the card does not execute this command",
-    Command.INPUT_LENGTH: "the input is too short for the command",
-    Command.OUTPUT_LENGTH: "the output is too short for the command",
-    Command.OP_MOD: "op_mod does not go with the command",
-    Command.ENGINE: "the engine stands still",
-    Command.PD: "no such protection domain of this PE",
-    Command.UAR: "no such UAR of this PE",
-    Command.UAR_SHARED: "the UAR's registers serve other QPs already",
-    Command.UMEM: "no such UMEM of this PE",
-    Command.UMEM_INVALID: "*_umem_valid is 0, and the card takes memory in UMEMs only",
-    Command.UMEM_BOUNDS: "the range is not inside the UMEM",
-    Command.ALIGNMENT: "the address is not aligned",
-    Command.CQ: "no such CQ of this PE",
-    Command.QP: "no such QP of this PE",
-    Command.MKEY: "no such memory key of this PE",
-    Command.EQ: "no such event queue",
-    Command.NO_QP: "the card has no QP left (log_max_qp)",
-    Command.NO_CQ: "the card has no CQ left",
-    Command.NO_MKEY: "the card has no memory key left (log_max_mkey)",
-    Command.CQ_SIZE: "log_cq_size is above log_max_cq_sz, or below what a fault allows",
-    Command.CQE_SIZE: "cqe_sz must be 0, CQEs of 64 bytes",
-    Command.CQ_OVERRUN: "oi must be 1 where cc is, as nobody reports a consumer index, and with the cuda engine",
-    Command.CQ_BUSY: "a QP completes to the CQ",
-    Command.CQ_STATE: "st must be 0: a CQ is armed by its doorbell record",
-    Command.SQ_MISSING: "no_sq must be 0",
-    Command.RQ_TYPE: "rq_type must be 0, a receive queue, or 3, a receive queue of no size",
-    Command.RQ_STRIDE: "receive WQEs are longer than max_wqe_sz_rq",
-    Command.RQ_ENGINE: "the cuda engine serves no receive queues: rq_type must be 3",
-    Command.SERVICE_TYPE: "st must be 0, RC",
-    Command.QP_STATE: "state must be 0: a QP begins in RST",
-    Command.PM_STATE: "pm_state must be 3, MIGRATED: the QP has no alternate path",
-    Command.TS_FORMAT: "ts_format is none of those that sq_ts_format of the capabilities offers",
-    Command.WQ_SHARED: "the WQ overlaps that of another QP",
-    Command.DBR_MODE: "send_dbr_mode must be 0",
-    Command.TRANSITION: "the QP's state does not allow the command",
-    Command.REMOTE_QPN: "remote_qpn must not be 0",
-    Command.MTU: "mtu is no value of the PRM's",
-    Command.LOG_MSG_MAX: "log_msg_max is above log_max_msg",
-    Command.RD_ATOMIC: "log_rra_max or log_sra_max is above the caps",
-    Command.ATOMIC_MODE: "atomic_mode must be 3, up to 64 bits, where rae is set",
-    Command.PORT: "the card has port 1 only",
-    Command.ADDRESS_PATH: "primary_address_path names no peer: rlid and rgid_rip are 0",
-    Command.OPT_PARAM: "opt_param_mask has bits that the command does not take",
-    Command.MKEY_MODE: "access_mode must be 1 (MTT) or 2 (KLM), qpn 0xffffff, length64 0",
-    Command.MKEY_LENGTH: "len is 0, or start_addr + len is beyond 2^64",
-    Command.MKEY_ACCESS: "rw and a need lw",
-    Command.MKEY_BUSY: "an indirect key refers to the key",
-    Command.KLM_COUNT: "there are no KLMs, or more than the two translations_octword sizes say",
-    Command.KLM_LENGTH: "len is not the sum of the KLMs' byte_count",
-    Command.KLM_BOUNDS: "a KLM is not inside its key's range, or longer than 2 GiB",
-    Command.KLM_APART: "the KLMs are not side by side in memory, as this card wants them",
-    Command.UMEM_PAGE: "the offset in the UMEM is no multiple of its page size: register it with pgsz_bitmap 1 << 12",
+    CommandSyndrome.NONE: "nothing is wrong",
+    CommandSyndrome.OPCODE: "the card does not execute this command",
+    CommandSyndrome.INPUT_LENGTH: "the input is too short for the command",
+    CommandSyndrome.OUTPUT_LENGTH: "the output is too short for the command",
+    CommandSyndrome.OP_MOD: "op_mod does not go with the command",
+    CommandSyndrome.ENGINE: "the engine stands still",
+    CommandSyndrome.PD: "no such protection domain of this PE",
+    CommandSyndrome.UAR: "no such UAR of this PE",
+    CommandSyndrome.UAR_SHARED: "the UAR's registers serve other QPs already",
+    CommandSyndrome.UMEM: "no such UMEM of this PE",
+    CommandSyndrome.UMEM_INVALID: "*_umem_valid is 0, and the card takes memory in UMEMs only",
+    CommandSyndrome.UMEM_BOUNDS: "the range is not inside the UMEM",
+    CommandSyndrome.ALIGNMENT: "the address is not aligned",
+    CommandSyndrome.CQ: "no such CQ of this PE",
+    CommandSyndrome.QP: "no such QP of this PE",
+    CommandSyndrome.MKEY: "no such memory key of this PE",
+    CommandSyndrome.EQ: "no such event queue",
+    CommandSyndrome.NO_QP: "the card has no QP left (log_max_qp)",
+    CommandSyndrome.NO_CQ: "the card has no CQ left",
+    CommandSyndrome.NO_MKEY: "the card has no memory key left (log_max_mkey)",
+    CommandSyndrome.CQ_SIZE: "log_cq_size is above log_max_cq_sz, or below what a fault allows",
+    CommandSyndrome.CQE_SIZE: "cqe_sz must be 0, CQEs of 64 bytes",
+    CommandSyndrome.CQ_OVERRUN: "oi must be 1 where cc is, as nobody reports a consumer index, and with the cuda engine",
+    CommandSyndrome.CQ_BUSY: "a QP completes to the CQ",
+    CommandSyndrome.CQ_STATE: "st must be 0: a CQ is armed by its doorbell record",
+    CommandSyndrome.SQ_MISSING: "no_sq must be 0",
+    CommandSyndrome.RQ_TYPE: "rq_type must be 0, a receive queue, or 3, a receive queue of no size",
+    CommandSyndrome.RQ_STRIDE: "receive WQEs are longer than max_wqe_sz_rq",
+    CommandSyndrome.RQ_ENGINE: "the cuda engine serves no receive queues: rq_type must be 3",
+    CommandSyndrome.SERVICE_TYPE: "st must be 0, RC",
+    CommandSyndrome.QP_STATE: "state must be 0: a QP begins in RST",
+    CommandSyndrome.PM_STATE: "pm_state must be 3, MIGRATED: the QP has no alternate path",
+    CommandSyndrome.TS_FORMAT: "ts_format is none of those that sq_ts_format of the capabilities offers",
+    CommandSyndrome.WQ_SHARED: "the WQ overlaps that of another QP",
+    CommandSyndrome.DBR_MODE: "send_dbr_mode must be 0",
+    CommandSyndrome.TRANSITION: "the QP's state does not allow the command",
+    CommandSyndrome.REMOTE_QPN: "remote_qpn must not be 0",
+    CommandSyndrome.MTU: "mtu is no value of the PRM's",
+    CommandSyndrome.LOG_MSG_MAX: "log_msg_max is above log_max_msg",
+    CommandSyndrome.RD_ATOMIC: "log_rra_max or log_sra_max is above the caps",
+    CommandSyndrome.ATOMIC_MODE: "atomic_mode must be 3, up to 64 bits, where rae is set",
+    CommandSyndrome.PORT: "the card has port 1 only",
+    CommandSyndrome.ADDRESS_PATH: "primary_address_path names no peer: rlid and rgid_rip are 0",
+    CommandSyndrome.OPT_PARAM: "opt_param_mask has bits that the command does not take",
+    CommandSyndrome.MKEY_MODE: "access_mode must be 1 (MTT) or 2 (KLM), qpn 0xffffff, length64 0",
+    CommandSyndrome.MKEY_LENGTH: "len is 0, or start_addr + len is beyond 2^64",
+    CommandSyndrome.MKEY_ACCESS: "rw and a need lw",
+    CommandSyndrome.MKEY_BUSY: "an indirect key refers to the key",
+    CommandSyndrome.KLM_COUNT: "there are no KLMs, or more than the two translations_octword sizes say",
+    CommandSyndrome.KLM_LENGTH: "len is not the sum of the KLMs' byte_count",
+    CommandSyndrome.KLM_BOUNDS: "a KLM is not inside its key's range, or longer than 2 GiB",
+    CommandSyndrome.KLM_APART: "the KLMs are not side by side in memory, as this card wants them",
+    CommandSyndrome.UMEM_PAGE: "the offset in the UMEM is no multiple of its page size: register it with pgsz_bitmap 1 << 12",
 }
 
 
 def command_text(syndrome: int) -> str:
     """Return the description of a command's syndrome, "" if the software NIC does not use it."""
-    return _COMMAND[Command(syndrome)] if syndrome in Command.__members__.values() else ""
+    return _COMMAND[CommandSyndrome(syndrome)] if syndrome in CommandSyndrome.__members__.values() else ""

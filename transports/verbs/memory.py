@@ -11,11 +11,11 @@ from pgas.base.errors import PgasError, TransportError
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.verbs.device import OpenDevice, pyverbs, reason
 
-__all__ = ["Region", "register"]
+__all__ = ["VerbsRegion", "register"]
 
 
 @dataclass(frozen=True)
-class Region:
+class VerbsRegion:
     """A memory region."""
 
     mr: Any  #: pyverbs.mr.MR
@@ -24,7 +24,7 @@ class Region:
     shift: int  #: subtracted from an address of the window, it gives the address in work requests
 
 
-def register(device: OpenDevice, address: int, nbytes: int, access: Access, *, what: str, on_gpu: bool) -> Region:
+def register(device: OpenDevice, address: int, nbytes: int, access: Access, *, what: str, on_gpu: bool) -> VerbsRegion:
     """Register memory; GPU memory as a dma-buf, or otherwise by address with nvidia-peermem.
 
     Args:
@@ -38,7 +38,7 @@ def register(device: OpenDevice, address: int, nbytes: int, access: Access, *, w
     Raises:
         TransportError: the device refuses; the text gives the reasons, and the limit on locked memory if that is one.
     """
-    ways: list[tuple[str, Callable[[], Region]]] = [("by address", lambda: _by_address(device, address, nbytes, access))]
+    ways: list[tuple[str, Callable[[], VerbsRegion]]] = [("by address", lambda: _by_address(device, address, nbytes, access))]
     if on_gpu:
         ways = [
             ("as a dma-buf", lambda: _as_dma_buf(device, address, nbytes, access)),
@@ -66,12 +66,12 @@ def _limit(nbytes: int) -> str:
     )
 
 
-def _by_address(device: OpenDevice, address: int, nbytes: int, access: Access) -> Region:
+def _by_address(device: OpenDevice, address: int, nbytes: int, access: Access) -> VerbsRegion:
     mr = pyverbs("mr").MR(device.pd, nbytes, int(access), address=address)
-    return Region(mr, mr.lkey, mr.rkey, 0)
+    return VerbsRegion(mr, mr.lkey, mr.rkey, 0)
 
 
-def _as_dma_buf(device: OpenDevice, address: int, nbytes: int, access: Access) -> Region:
+def _as_dma_buf(device: OpenDevice, address: int, nbytes: int, access: Access) -> VerbsRegion:
     """Register a dma-buf. Its first byte has address 0 in work requests, because pyverbs also passes the offset as the iova."""
     from pgas.transports.memory.gpudirect import dmabuf
 
@@ -80,4 +80,4 @@ def _as_dma_buf(device: OpenDevice, address: int, nbytes: int, access: Access) -
         mr = pyverbs("mr").DmaBufMR(device.pd, nbytes, int(access), fd, offset)
     finally:
         os.close(fd)
-    return Region(mr, mr.lkey, mr.rkey, address - offset)
+    return VerbsRegion(mr, mr.lkey, mr.rkey, address - offset)

@@ -10,12 +10,12 @@ from pgas.base.errors import TransportError
 from pgas.transports import devices
 from pgas.transports.devices import Gid
 from pgas.transports.mlx5.contexts import Access, QpState
-from pgas.transports.nic.adapter import HOP_LIMIT, Path
+from pgas.transports.nic.adapter import HOP_LIMIT, AddressPath
 from pgas.transports.verbs import abi, structs
 from pgas.transports.verbs.abi import QpAttrMask
 from pgas.transports.verbs.device import OpenDevice, pyverbs, reason
 
-__all__ = ["End", "Path", "QueuePair"]
+__all__ = ["End", "VerbsQueuePair"]
 
 #: Number of bytes of inline data to request: the longest STORE request.
 INLINE_MAX = 16
@@ -38,7 +38,7 @@ class End:
     max_dest_rd_atomic: int
 
 
-class QueuePair:
+class VerbsQueuePair:
     """An RC queue pair with its own CQ, in RESET. At most depth work requests are outstanding, so that the CQ never overruns.
 
     Args:
@@ -83,7 +83,7 @@ class QueuePair:
         except pyverbs("pyverbs_error").PyverbsError:
             return create(0), False
 
-    def connect(self, qpn: int, psn: int, own: End, peer: End, path: Path) -> None:
+    def connect(self, qpn: int, psn: int, own: End, peer: End, path: AddressPath) -> None:
         """Move the queue pair to RTS.
 
         Args:
@@ -120,7 +120,7 @@ class QueuePair:
             except pyverbs("pyverbs_error").PyverbsError as error:
                 raise TransportError(f"RDMA device {self._device} does not take QP {self.qpn:#x} to {state}: {reason(error)}") from error
 
-    def _address_vector(self, own: End, peer: End, path: Path) -> Any:
+    def _address_vector(self, own: End, peer: End, path: AddressPath) -> Any:
         """Return the address vector: with a GRH on Ethernet and between InfiniBand subnets, otherwise only the LID."""
         addr = pyverbs("addr")
         if not peer.ethernet and peer.lid and own.gid[:8] == peer.gid[:8]:
@@ -167,7 +167,7 @@ def why_not(device: devices.Device, port: devices.Port) -> str | None:
         return f"is an {device.node_type}: RC queue pairs without a connection manager need a channel adapter (InfiniBand or RoCE)"
     try:
         with contextlib.closing(OpenDevice(device.name, port.number)) as opened:
-            QueuePair(opened, 1).destroy()
+            VerbsQueuePair(opened, 1).destroy()
     except TransportError as error:
         return str(error)
     return None

@@ -29,8 +29,8 @@ from pgas.job.bootstrap.store_messages import (
     Address,
     Channel,
     Forged,
-    Kind,
     Malformed,
+    MessageKind,
     Unframed,
     gathered,
     keep_alive,
@@ -63,7 +63,7 @@ class _Line:
 
     def __init__(self, connection: socket.socket, channel: Channel, timeout_s: float) -> None:
         self.socket, self._channel, self._timeout_s = connection, channel, timeout_s
-        self._kept: list[tuple[Kind, bytes]] = []
+        self._kept: list[tuple[MessageKind, bytes]] = []
         connection.setblocking(False)
         keep_alive(connection, timeout_s)
         self.listen()
@@ -78,22 +78,22 @@ class _Line:
         """Seconds between PINGs."""
         return min(10.0, (self._timeout_s + SLACK_S) / 4)
 
-    def put(self, kind: Kind, *values: Any) -> None:
+    def put(self, kind: MessageKind, *values: Any) -> None:
         """Send a message as soon as the connection accepts it."""
         self._channel.put(message(kind, *values))
 
-    def put_back(self, messages: list[tuple[Kind, bytes]]) -> None:
+    def put_back(self, messages: list[tuple[MessageKind, bytes]]) -> None:
         """Let take() return these messages again, first."""
         self._kept[:0] = messages
 
-    def take(self) -> tuple[Kind, bytes] | None:
+    def take(self) -> tuple[MessageKind, bytes] | None:
         """Return the next message that has come, other than PONG; None if there is none. Raises _Lost."""
         while True:
             try:
                 taken = self._kept.pop(0) if self._kept else self._channel.take()
             except Unframed as error:
                 raise _Lost(str(error)) from None
-            if taken is None or taken[0] != Kind.PONG:
+            if taken is None or taken[0] != MessageKind.PONG:
                 return taken
 
     def wait(self, milliseconds: int) -> None:
@@ -129,7 +129,7 @@ class _Line:
             raise _Lost(f"is unreachable: nothing has come from it for {self._timeout_s:g} s (PGAS_TIMEOUT)")
         if now > self._asks:
             self._asks = now + self._pause_s
-            self.put(Kind.PING)
+            self.put(MessageKind.PING)
             self.transfer()
 
     def flush(self) -> None:
@@ -208,14 +208,14 @@ class Store:
             channel.begin(at.secret, greeting[len(MAGIC) :] + nonce, serves=False)
             timeout_ms = min(max(1, int(self._timeout_s * 1000)), (1 << 31) - 1)
             here = socket.gethostname(), node_name(), os.getpid()
-            channel.put(message(Kind.HELLO, self._group, self.rank, self.size, *here, hears, at.port, timeout_ms))
+            channel.put(message(MessageKind.HELLO, self._group, self.rank, self.size, *here, hears, at.port, timeout_ms))
             connection.sendall(nonce + channel.unsent)
             channel.unsent.clear()
             while (taken := channel.take()) is None:
                 channel.received += _received(connection, deadline, 1 << 16)
-            if taken[0] == Kind.REFUSED:
+            if taken[0] == MessageKind.REFUSED:
                 raise _NotOurs(*unpack(*taken))
-            if taken[0] != Kind.WELCOME:
+            if taken[0] != MessageKind.WELCOME:
                 raise _NotOurs(f"it answered {taken[0].name}")
             return _Line(connection, channel, self._timeout_s)
         except Forged:
@@ -236,16 +236,16 @@ class Store:
             raise BootstrapError(
                 f"PE {self.rank} sends {len(data)} bytes to the other PEs, but all PEs together may send at most {EXCHANGE_MAX}"
             )
-        self._calls.put(Kind.GATHER, data)
-        return gathered(self._await(Kind.GATHERED, poll), self.size)
+        self._calls.put(MessageKind.GATHER, data)
+        return gathered(self._await(MessageKind.GATHERED, poll), self.size)
 
     @property
     def missing(self) -> set[int] | None:
         """Ranks that have not arrived at the exchange in which this process waits; None if the store does not answer."""
-        ranks = self._ask(Kind.ABSENT, Kind.MISSING)
+        ranks = self._ask(MessageKind.ABSENT, MessageKind.MISSING)
         return None if ranks is None else {rank for rank in range(self.size) if ranks >> rank & 1}
 
-    def _ask(self, answer: Kind, question: Kind, *values: Any) -> Any:
+    def _ask(self, answer: MessageKind, question: MessageKind, *values: Any) -> Any:
         """Return the only field of the answer to a question, None if the store does not answer in a second."""
         self._calls.put(question, *values)
         deadline = time.monotonic() + 1.0
@@ -259,25 +259,25 @@ class Store:
         except (BootstrapError, TimeoutError):
             return None
 
-    def _await(self, wanted: Kind, poll: Callable[[], None]) -> bytes:
+    def _await(self, wanted: MessageKind, poll: Callable[[], None]) -> bytes:
         """Send pending messages, and return the body of the next message of a kind.
 
         Other messages before it are kept, unless it is GATHERED: then they are late answers to questions, and are dropped.
         """
-        line, kept = self._calls, list[tuple[Kind, bytes]]()
+        line, kept = self._calls, list[tuple[MessageKind, bytes]]()
         line.listen()
         try:
             while True:
                 while (taken := line.take()) is not None:
                     kind, body = taken
-                    if kind == Kind.LEFT:
+                    if kind == MessageKind.LEFT:
                         (self._left,) = unpack(kind, body)
                         raise of_another(BootstrapError(self._left))
-                    if kind == Kind.REFUSED:
+                    if kind == MessageKind.REFUSED:
                         raise BootstrapError(f"{self.place} refuses a message of rank {self.rank}: {unpack(kind, body)[0]}")
                     if kind == wanted:
                         return body
-                    if wanted != Kind.GATHERED:
+                    if wanted != MessageKind.GATHERED:
                         kept.append(taken)
                 line.wait(_POLL_MS)
                 poll()
@@ -299,9 +299,9 @@ class Store:
         try:
             self._news.wait(0)
             while (taken := self._news.take()) is not None:
-                if taken[0] == Kind.REFUSED:
+                if taken[0] == MessageKind.REFUSED:
                     return self.place, f"refuses a message of rank {self.rank}: {unpack(*taken)[0]}"
-                if taken[0] == Kind.NEWS:
+                if taken[0] == MessageKind.NEWS:
                     rank, host, node, pid, how = unpack(*taken)
                     if node != node_name():
                         return f"PE {rank} (process {pid} on {host})", how
@@ -313,7 +313,7 @@ class Store:
         """Leave all further exchanges, and let the store send the reason to the others."""
         if not self._left:
             self._left = why
-            self._calls.put(Kind.LEAVE, why[:TEXT_MAX])
+            self._calls.put(MessageKind.LEAVE, why[:TEXT_MAX])
             self._calls.flush()
 
     def say_fate(self, rank: int, how: str, status: int) -> int:
@@ -324,7 +324,7 @@ class Store:
             how: words.
             status: its exit status; the result if the store does not answer.
         """
-        first = self._ask(Kind.FIRST, Kind.FATE, rank, how, status)
+        first = self._ask(MessageKind.FIRST, MessageKind.FATE, rank, how, status)
         return status if first is None else int(first)
 
     def is_of(self, comm: Any) -> bool:
@@ -339,7 +339,7 @@ class Store:
     def close(self) -> None:
         """Leave in good order. Further calls do nothing."""
         if self._calls.socket.fileno() >= 0:
-            self._calls.put(Kind.BYE)
+            self._calls.put(MessageKind.BYE)
             self._calls.flush()
         self.forget()
 

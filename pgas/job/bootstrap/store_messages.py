@@ -38,8 +38,8 @@ from typing import Any, NamedTuple
 from pgas.base import plain
 
 __all__ = [
-    "EXCHANGE_MAX", "FIELDS", "MAGIC", "NONCE", "PORTS", "SIZE_MAX", "SLACK_S", "TEXT_MAX", "Address", "Channel", "Field", "Forged", "Kind",
-    "Malformed", "Message", "Unframed", "gathered", "joined", "keep_alive", "message", "unpack", "unreachable",
+    "EXCHANGE_MAX", "FIELDS", "MAGIC", "NONCE", "PORTS", "SIZE_MAX", "SLACK_S", "TEXT_MAX", "Address", "BodyField", "Channel", "Forged",
+    "Malformed", "Message", "MessageKind", "Unframed", "gathered", "joined", "keep_alive", "message", "unpack", "unreachable",
 ]  # fmt: skip
 
 #: First bytes of a connection, from the server; the version of this protocol is the number.
@@ -63,7 +63,7 @@ PORTS = 32
 SLACK_S = 3.0
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """Kinds of messages. Those from WELCOME on are the server's."""
 
     HELLO = 1
@@ -83,7 +83,7 @@ class Kind(IntEnum):
     PONG = 39
 
 
-class Field(NamedTuple):
+class BodyField(NamedTuple):
     """A field of a body."""
 
     name: str
@@ -105,24 +105,24 @@ class Field(NamedTuple):
         raise Malformed(f"{self.name} must be {wanted}, not {found}")
 
 
-_RANK, _WHY, _PID = Field("rank", int, 0, SIZE_MAX - 1), Field("why", str, 0, TEXT_MAX), Field("pid", int, 0, (1 << 31) - 1)
-_HOST, _NODE, _HOW = Field("host", str, 0, 256), Field("node", str, 0, 1024), Field("how", str, 0, 1024)
-_STATUS = Field("status", int, 0, 255)
+_RANK, _WHY, _PID = BodyField("rank", int, 0, SIZE_MAX - 1), BodyField("why", str, 0, TEXT_MAX), BodyField("pid", int, 0, (1 << 31) - 1)
+_HOST, _NODE, _HOW = BodyField("host", str, 0, 256), BodyField("node", str, 0, 1024), BodyField("how", str, 0, 1024)
+_STATUS = BodyField("status", int, 0, 255)
 
 #: The fields of each body with fields, in their order.
-FIELDS: dict[Kind, tuple[Field, ...]] = {
-    Kind.HELLO: (
-        Field("group", str, 1, 256), _RANK, Field("size", int, 1, SIZE_MAX), _HOST, _NODE, _PID,
-        Field("hears", bool),  #: whether this is the rank's connection for NEWS; it has another one for exchanges
-        Field("port", int, 1, (1 << 16) - 1),  #: the port to which the client connected
-        Field("timeout_ms", int, 1, (1 << 31) - 1),  #: PGAS_TIMEOUT
+FIELDS: dict[MessageKind, tuple[BodyField, ...]] = {
+    MessageKind.HELLO: (
+        BodyField("group", str, 1, 256), _RANK, BodyField("size", int, 1, SIZE_MAX), _HOST, _NODE, _PID,
+        BodyField("hears", bool),  #: whether this is the rank's connection for NEWS; it has another one for exchanges
+        BodyField("port", int, 1, (1 << 16) - 1),  #: the port to which the client connected
+        BodyField("timeout_ms", int, 1, (1 << 31) - 1),  #: PGAS_TIMEOUT
     ),
-    Kind.MISSING: (), Kind.BYE: (), Kind.PING: (), Kind.WELCOME: (), Kind.PONG: (),
-    Kind.LEAVE: (_WHY,), Kind.REFUSED: (_WHY,), Kind.LEFT: (_WHY,),
-    Kind.FATE: (_RANK, _HOW, _STATUS),
-    Kind.FIRST: (_STATUS,),
-    Kind.ABSENT: (Field("ranks", int, 0, (1 << SIZE_MAX) - 1),),  #: a bit for each rank
-    Kind.NEWS: (_RANK, _HOST, _NODE, _PID, _HOW),
+    MessageKind.MISSING: (), MessageKind.BYE: (), MessageKind.PING: (), MessageKind.WELCOME: (), MessageKind.PONG: (),
+    MessageKind.LEAVE: (_WHY,), MessageKind.REFUSED: (_WHY,), MessageKind.LEFT: (_WHY,),
+    MessageKind.FATE: (_RANK, _HOW, _STATUS),
+    MessageKind.FIRST: (_STATUS,),
+    MessageKind.ABSENT: (BodyField("ranks", int, 0, (1 << SIZE_MAX) - 1),),  #: a bit for each rank
+    MessageKind.NEWS: (_RANK, _HOST, _NODE, _PID, _HOW),
 }  # fmt: skip
 
 
@@ -174,7 +174,7 @@ class Channel:
         self.unsent += _tag(self._out, self._put, sent.header, sent.digest)
         self._put += 1
 
-    def take(self) -> tuple[Kind, bytes] | None:
+    def take(self) -> tuple[MessageKind, bytes] | None:
         """Take the next complete message off the received bytes.
 
         Raises:
@@ -196,13 +196,13 @@ class Channel:
         del self.received[: end + _TAG]
         self._taken += 1
         self.admitted = True
-        if number not in Kind.__members__.values():
+        if number not in MessageKind.__members__.values():
             raise Unframed(f"sent a message of the unknown kind {number}")
-        return Kind(number), body
+        return MessageKind(number), body
 
 
 #: Kinds whose bodies are bytes.
-_OF_BYTES = (Kind.GATHER, Kind.GATHERED)
+_OF_BYTES = (MessageKind.GATHER, MessageKind.GATHERED)
 
 
 def _tag(key: bytes, number: int, header: bytes, digest: bytes) -> bytes:
@@ -217,13 +217,13 @@ class Message(NamedTuple):
     digest: bytes  #: of the body
 
 
-def message(kind: Kind, *values: Any) -> Message:
+def message(kind: MessageKind, *values: Any) -> Message:
     """Return a message. values: its fields; of GATHER and GATHERED the body."""
     body = plain.dumps(values) if kind in FIELDS else values[0]
     return Message(_HEADER.pack(kind, len(body)), body, sha256(body).digest())
 
 
-def unpack(kind: Kind, body: bytes) -> tuple[Any, ...]:
+def unpack(kind: MessageKind, body: bytes) -> tuple[Any, ...]:
     """Return the fields of a body. Raises Malformed."""
     try:
         values = plain.loads(body)

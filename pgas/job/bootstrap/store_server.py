@@ -22,9 +22,9 @@ from pgas.job.bootstrap.store_messages import (
     Address,
     Channel,
     Forged,
-    Kind,
     Malformed,
     Message,
+    MessageKind,
     Unframed,
     joined,
     keep_alive,
@@ -197,7 +197,7 @@ class StoreServer:
         else:
             self._drop(client)
 
-    def _answer(self, client: _Connection, kind: Kind, body: bytes) -> None:
+    def _answer(self, client: _Connection, kind: MessageKind, body: bytes) -> None:
         try:
             if client.group is None:
                 self._greet(client, kind, body)
@@ -205,28 +205,28 @@ class StoreServer:
                 self._do(client, client.group, kind, body)
         except Malformed as error:
             client.ending = client.group is None
-            self._send(client, message(Kind.REFUSED, str(error)))
+            self._send(client, message(MessageKind.REFUSED, str(error)))
 
-    def _do(self, client: _Connection, group: _Group, kind: Kind, body: bytes) -> None:
+    def _do(self, client: _Connection, group: _Group, kind: MessageKind, body: bytes) -> None:
         """Do what a message asks for. Raises Malformed."""
-        if kind == Kind.GATHER and not client.hears:
+        if kind == MessageKind.GATHER and not client.hears:
             self._gather(client, group, body)
             return
-        if kind >= Kind.WELCOME or kind == Kind.HELLO or (client.hears and kind != Kind.PING):
+        if kind >= MessageKind.WELCOME or kind == MessageKind.HELLO or (client.hears and kind != MessageKind.PING):
             raise Malformed(f"{kind.name} is not a message for the server now")
         values = unpack(kind, body)
-        if kind == Kind.PING:
-            self._send(client, message(Kind.PONG))
-        elif kind == Kind.MISSING:
-            self._send(client, message(Kind.ABSENT, sum(1 << rank for rank in range(group.size) if rank not in group.parts)))
-        elif kind == Kind.LEAVE:
+        if kind == MessageKind.PING:
+            self._send(client, message(MessageKind.PONG))
+        elif kind == MessageKind.MISSING:
+            self._send(client, message(MessageKind.ABSENT, sum(1 << rank for rank in range(group.size) if rank not in group.parts)))
+        elif kind == MessageKind.LEAVE:
             group.left = group.left or values[0]
-            self._to_all(group, Kind.LEFT, group.left, but=client.rank)
-        elif kind == Kind.FATE:
+            self._to_all(group, MessageKind.LEFT, group.left, but=client.rank)
+        elif kind == MessageKind.FATE:
             rank, how, status = values
             if self._first is None:
                 self._first = status
-            self._send(client, message(Kind.FIRST, self._first))
+            self._send(client, message(MessageKind.FIRST, self._first))
             for other in self._groups.values():
                 if other is not group:
                     other.fates[rank] = how
@@ -236,9 +236,9 @@ class StoreServer:
             if not group.callers and not group.left:  # otherwise the group stays, to tell ranks that come later
                 self._groups.pop(group.name, None)
 
-    def _greet(self, client: _Connection, kind: Kind, body: bytes) -> None:
+    def _greet(self, client: _Connection, kind: MessageKind, body: bytes) -> None:
         """Admit a client that knows the secret, or refuse it. Raises Malformed."""
-        if kind != Kind.HELLO:
+        if kind != MessageKind.HELLO:
             raise Malformed(f"the first message must be HELLO, not {kind.name}")
         name, rank, size, host, node, pid, hears, port, timeout_ms = unpack(kind, body)
         if rank >= size:
@@ -260,16 +260,16 @@ class StoreServer:
                 del group.gone[rank]  # its earlier connection, on which it had waited for WELCOME too long
             self._strangers.pop(client)
             keep_alive(client.socket, timeout_ms / 1000)
-            self._send(client, message(Kind.WELCOME))
+            self._send(client, message(MessageKind.WELCOME))
 
     def _refuse(self, client: _Connection, why: str) -> None:
         client.ending = True
-        self._send(client, message(Kind.REFUSED, why))
+        self._send(client, message(MessageKind.REFUSED, why))
 
     def _gather(self, client: _Connection, group: _Group, data: bytes) -> None:
         parts = group.parts
         if group.left:
-            self._send(client, message(Kind.LEFT, group.left))
+            self._send(client, message(MessageKind.LEFT, group.left))
             return
         if client.rank in parts:
             raise Malformed(f"GATHER: rank {client.rank} has sent its part of this exchange before")
@@ -279,9 +279,9 @@ class StoreServer:
         if len(parts) == group.size:
             body = joined([parts[rank] for rank in range(group.size)])
             parts.clear()
-            self._to_all(group, Kind.GATHERED, body)
+            self._to_all(group, MessageKind.GATHERED, body)
 
-    def _to_all(self, group: _Group, kind: Kind, value: Any, but: int | None = None) -> None:
+    def _to_all(self, group: _Group, kind: MessageKind, value: Any, but: int | None = None) -> None:
         sent = message(kind, value)
         for rank, client in list(group.callers.items()):
             if rank != but:
@@ -291,9 +291,9 @@ class StoreServer:
         """Tell a group that a rank is dead."""
         how = group.fates.get(rank, client.how)
         for listener in list(group.listeners.values()):
-            self._send(listener, message(Kind.NEWS, rank, client.host, client.node, client.pid, how))
+            self._send(listener, message(MessageKind.NEWS, rank, client.host, client.node, client.pid, how))
         group.left = group.left or f"PE {rank} (process {client.pid} on {client.host}) {how}: the job cannot continue"
-        self._to_all(group, Kind.LEFT, group.left)
+        self._to_all(group, MessageKind.LEFT, group.left)
 
     def _send(self, client: _Connection, sent: Message | None = None) -> None:
         """Send a message, and what is unsent, as much as the connection accepts."""

@@ -42,7 +42,7 @@ class Places:
     paths: Paths
 
 
-def setup(memory: Memory, my_pe: int, n_pes: int, heap_size: int, timeout_s: float, near: Sequence[int]) -> None:
+def setup(memory: Memory, my_pe: int, n_pes: int, heap_size: int, timeout_s: float, near_pes: Sequence[int]) -> None:
     """Write the words that kernels read: this PE's number, the number of PEs, the timeout of waits, the near PEs, the size of the heap."""
     for address, value in (
         (layout.MY_PE, my_pe),
@@ -50,8 +50,8 @@ def setup(memory: Memory, my_pe: int, n_pes: int, heap_size: int, timeout_s: flo
         (layout.TIMEOUT_NS, int(timeout_s * 1e9)),
     ):
         memory.write(address, struct.pack("<Q", value))
-    memory.write(layout.NEAR_ROW, struct.pack("<2I", near[0], len(near)))
-    memory.write(layout.NEAR_BITS, sum(1 << pe for pe in near if pe < layout.MAX_PES).to_bytes(layout.MAX_PES // 8, "little"))
+    memory.write(layout.NEAR_ROW, struct.pack("<2I", near_pes[0], len(near_pes)))
+    memory.write(layout.NEAR_BITS, sum(1 << pe for pe in near_pes if pe < layout.MAX_PES).to_bytes(layout.MAX_PES // 8, "little"))
     set_heap_size(memory, heap_size)
 
 

@@ -20,7 +20,7 @@ from pgas.base.errors import HeapError, PgasError
 from pgas.base.parameters import is_integer
 from pgas.base.tracebacks import OF_PGAS
 from pgas.job.memory import dlpack
-from pgas.job.memory.heap import Block
+from pgas.job.memory.heap import HeapBlock
 from pgas.kernels.compiler import backend, cuda
 
 if TYPE_CHECKING:
@@ -119,12 +119,12 @@ def _c_strides(shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
     return tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def _refuse_freed(block: Block) -> None:
+def _refuse_freed(block: HeapBlock) -> None:
     if block.freed:
         raise PgasError(block.foreign) if block.foreign else HeapError(f"use after free: {block}")
 
 
-def check_freeable(array: Any, block: Block | None, heap: int) -> None:
+def check_freeable(array: Any, block: HeapBlock | None, heap: int) -> None:
     """Refuse to free anything but an array that was allocated. block: that of the array; heap: address of this PE's heap.
 
     Raises:
@@ -244,7 +244,7 @@ if SIMULATOR:
     class SymmetricArray(_OnHeap):  # noqa: D101
         __doc__ = _OnHeap.__doc__
 
-        def __init__(self, ary: Any, stream: Any = 0, block: Block | None = None) -> None:
+        def __init__(self, ary: Any, stream: Any = 0, block: HeapBlock | None = None) -> None:
             self._host, self._block, self.stream = ary, block, stream
 
         @property
@@ -325,7 +325,9 @@ if SIMULATOR:
             """
             return _exported(self, self.__dlpack_device__(), dl_device, copy)
 
-    def at(address: int, shape: tuple[int, ...], dtype: np.dtype, block: Block, strides: tuple[int, ...] | None = None) -> "SymmetricArray":
+    def at(
+        address: int, shape: tuple[int, ...], dtype: np.dtype, block: HeapBlock, strides: tuple[int, ...] | None = None
+    ) -> "SymmetricArray":
         """Return the array whose first element is at an address of the window; in C order if strides are not given."""
         extents = (
             [stride * (n - 1) for n, stride in zip(shape, strides or _c_strides(shape, dtype), strict=True)] if math.prod(shape) else []
@@ -336,7 +338,7 @@ if SIMULATOR:
         host: np.ndarray = np.ndarray(shape, dtype, memory, below, strides)  # type: ignore[arg-type]
         return SymmetricArray(host, block=block)
 
-    def block_of(array: Any) -> Block | None:
+    def block_of(array: Any) -> HeapBlock | None:
         """Return the block that a symmetric array or view lies in, None for other objects."""
         return array._block if isinstance(array, SymmetricArray) else None
 
@@ -371,7 +373,7 @@ else:
     class SymmetricArray(_OnHeap):  # type: ignore[no-redef]  # noqa: D101
         __doc__ = _OnHeap.__doc__
 
-        _block: Block | None = None
+        _block: HeapBlock | None = None
 
         view, squeeze = _checked(_DeviceArray.view), _checked(_DeviceArray.squeeze)
 
@@ -441,7 +443,9 @@ else:
                 wait_for_default(stream)
             return _exported(self, device, dl_device, copy)
 
-    def at(address: int, shape: tuple[int, ...], dtype: np.dtype, block: Block, strides: tuple[int, ...] | None = None) -> SymmetricArray:
+    def at(
+        address: int, shape: tuple[int, ...], dtype: np.dtype, block: HeapBlock, strides: tuple[int, ...] | None = None
+    ) -> SymmetricArray:
         """Return the array whose first element is at an address of the window; in C order if strides are not given."""
         strides = strides or _c_strides(shape, dtype)
         pointer = compiler.checked_memory(address, block.nbytes, block, _refuse_freed)
@@ -450,7 +454,7 @@ else:
         array._block = block
         return array
 
-    def block_of(array: Any) -> Block | None:
+    def block_of(array: Any) -> HeapBlock | None:
         """Return the block that a symmetric array or view lies in, None for other objects."""
         if not isinstance(array, SymmetricArray):
             return None

@@ -12,7 +12,7 @@ from pgas.base.config import size_text
 from pgas.base.errors import HeapError
 from pgas.base.parameters import is_integer
 
-__all__ = ["ALIGNMENT", "Allocator", "Block"]
+__all__ = ["ALIGNMENT", "Allocator", "HeapBlock"]
 
 #: Number of arrays that an error of an exhausted heap names.
 _NAMED = 3
@@ -22,7 +22,7 @@ ALIGNMENT = 512
 
 
 @dataclass(eq=False)
-class Block:
+class HeapBlock:
     """An array's allocation: bytes [offset, offset + nbytes) of the heap on every PE."""
 
     offset: int
@@ -65,9 +65,9 @@ class Allocator:
     def __init__(self, size: int, origin: int = 0, limit: int | None = None) -> None:
         self.size, self._origin, self.limit = size, origin, limit or size
         self._free: list[tuple[int, int]] = [(0, size)]  # (offset, bytes), by offset, never adjacent
-        self.blocks: list[Block] = []  # by offset
+        self.blocks: list[HeapBlock] = []  # by offset
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype, alignment: int, where: str) -> Block:
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype, alignment: int, where: str) -> HeapBlock:
         """Return a new block. A block of 0 bytes takes one unit too, so that its address is unique.
 
         Raises:
@@ -80,7 +80,7 @@ class Allocator:
             if start + span <= offset + room:
                 rest = [(offset, start - offset), (start + span, offset + room - start - span)]
                 self._free[i : i + 1] = [r for r in rest if r[1]]
-                block = Block(start, span, shape, dtype, where)
+                block = HeapBlock(start, span, shape, dtype, where)
                 bisect.insort(self.blocks, block, key=_offset)
                 return block
         wanted, free, largest = math.prod(shape) * dtype.itemsize, sum(r for _, r in self._free), max((r for _, r in self._free), default=0)
@@ -110,7 +110,7 @@ class Allocator:
         """Return the first aligned offset at or after an offset."""
         return -(-(self._origin + offset) // alignment) * alignment - self._origin
 
-    def release(self, block: Block) -> None:
+    def release(self, block: HeapBlock) -> None:
         """Free a block.
 
         Raises:
@@ -140,7 +140,7 @@ class Allocator:
         count = len(self.blocks)
         return "\n  ".join([f"{count} symmetric array{'s' * (count > 1)} never freed:", *shown]) if shown else ""
 
-    def find(self, offset: int) -> Block | None:
+    def find(self, offset: int) -> HeapBlock | None:
         """Return the block that contains a heap offset."""
         i = bisect.bisect(self.blocks, offset, key=_offset)
         return self.blocks[i - 1] if i and offset < self.blocks[i - 1].offset + max(self.blocks[i - 1].nbytes, 1) else None

@@ -9,7 +9,7 @@ from pgas.transports.nic.protocol import NIC
 __all__ = ["LocalMemory"]
 
 
-class Piece(NamedTuple):
+class RegisteredMemory(NamedTuple):
     """Bytes [start, end), kept alive by owner."""
 
     start: int
@@ -22,7 +22,7 @@ class LocalMemory:
 
     def __init__(self, nic: NIC | None) -> None:
         self._nic = nic
-        self._pieces: dict[int, Piece] = {}
+        self._pieces: dict[int, RegisteredMemory] = {}
 
     def add(self, start: int, end: int, owner: Any) -> None:
         """Register memory.
@@ -35,7 +35,7 @@ class LocalMemory:
             raise TransportError(f"pgas.register: {layout.N_REGISTERED} arrays are already registered, which is the maximum")
         if self._nic is not None:
             self._nic.register(number, start, end - start)
-        self._pieces[number] = Piece(start, end, owner)
+        self._pieces[number] = RegisteredMemory(start, end, owner)
 
     def remove(self, number: int) -> None:
         """Deregister the memory of an entry. Nothing may use it."""

@@ -200,7 +200,7 @@ class Teams:
 
     def __init__(self, memory: Memory, me: int, plan: Plan, machines: Sequence[Sequence[int]], nodes: Sequence[Sequence[int]]) -> None:
         self._memory, self._me, self.plan, self._machines = memory, me, plan, machines
-        self._near = _group(machines, me)
+        self._near_pes = _group(machines, me)
         self._base = window.slot(me) + window.HEAP_OFFSET - plan.nbytes
         self.records: dict[int, Record] = {}
         self.room = Room((1 << layout.MAX_TEAMS) - 1, (1 << min((plan.nbytes - layout.ALL_ROWS_BYTES) // plan.unit, _UNITS)) - 1)
@@ -213,7 +213,7 @@ class Teams:
         same = [pes[local] for pes in nodes if local < len(pes)]
         for number, pes, most in (
             (WORLD, every, len(every)),
-            (SHARED, self._near, max(map(len, self._machines))),
+            (SHARED, self._near_pes, max(map(len, self._machines))),
             (NODE, node, max(map(len, nodes))),
             (SAME_LOCAL, same, len(nodes)),
         ):

@@ -12,7 +12,7 @@ from pgas.transports.memory.protocol import Memory, Segment
 
 if TYPE_CHECKING:
     from pgas.job.paths.gpu import GPU
-    from pgas.transports.softhca.process.client import Observer, Process, SoftHCA
+    from pgas.transports.softhca.process.client import Observer, SoftHCA, SoftHCAProcess
 
 __all__ = ["SoftwareCard", "find", "observe", "queue_pairs"]
 
@@ -64,7 +64,7 @@ class SoftwareCard:
         rung_by_cpu: bool,
     ) -> None:
         self._requested, self._gpu, self._pes, self._me, self._warn, self._rung_by_cpu = requested, gpu, pes, me, warn, rung_by_cpu
-        self._process: Process | None = None
+        self._process: SoftHCAProcess | None = None
 
     def begin(self, n_pes: int) -> tuple[str, int]:
         """Start the card with the engine, and on the GPU, that the variables ask for. Raises TransportError."""

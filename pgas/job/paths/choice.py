@@ -50,7 +50,7 @@ class Paths:
         """Whether the numbers of the PEs of each machine are consecutive."""
         return all(isinstance(pes, range) for pes in self.machines)
 
-    def near(self, pe: int) -> Sequence[int]:
+    def near_pes(self, pe: int) -> Sequence[int]:
         """Return the PEs that map a PE's memory, itself among them."""
         return next(pes for pes in self.machines if pe in pes)
 
@@ -79,7 +79,7 @@ class Paths:
         """Return ": PEs 0-1 over p2p; PEs 2-3 over ibgda", for messages; "" in a job with one path."""
         if not self.two:
             return ""
-        near = self.near(me)
+        near = self.near_pes(me)
         far = [pe for pe in range(len(self.pes)) if pe not in near]
         by_near, by_far = registry.parts(self.transport)
         ways = [(near, by_near.name), *([(far, by_far.name)] if far else [])]
@@ -88,13 +88,13 @@ class Paths:
     def between(self, a: int, b: int) -> str:
         """Return the name of the transport of what PE a puts to PE b."""
         near, far = registry.parts(self.transport)
-        return (near if b in self.near(a) else far).name
+        return (near if b in self.near_pes(a) else far).name
 
     def why(self, a: int, b: int) -> str:
         """Return the reason for that transport."""
         if not self.two:
             return self.reason
-        if b in self.near(a):
+        if b in self.near_pes(a):
             return "memory is mapped"
         return self.neighbours.apart(a, b) or "others of their machine do not map each other's memory"
 

@@ -17,7 +17,7 @@ from pgas.transports.mlx5.wqe import DS_MAX, OCTOWORD
 from pgas.transports.softhca import layout
 from pgas.transports.softhca.firmware.objects import Objects
 from pgas.transports.softhca.firmware.queue_pairs import TRANSITIONS, QueuePairs, Refused, require
-from pgas.transports.softhca.syndromes import Command as Why
+from pgas.transports.softhca.syndromes import CommandSyndrome as Why
 from pgas.transports.softhca.tables import LOCAL_READ, Tables
 
 __all__ = ["Firmware"]

@@ -13,13 +13,13 @@ from pgas.transports.mlx5.fields import decode
 from pgas.transports.softhca import layout
 from pgas.transports.softhca.tables import LOCAL_READ, SHARED, Tables
 
-__all__ = ["Objects", "Refusal"]
+__all__ = ["Objects", "RequestRefused"]
 
 #: Number of the predefined event queue, like that of the kernel driver (mlx5dv_devx_query_eqn).
 EQN = 7
 
 
-class Refusal(Exception):
+class RequestRefused(Exception):
     """The software NIC refuses a PE's request; the text is for the PE."""
 
 
@@ -136,13 +136,13 @@ class Objects:
     def unshare(self, pe: int, address: int, nbytes: int) -> None:
         """Forget memory that was shared."""
         if (address, nbytes) not in self.segments.get(pe, ()):
-            raise Refusal(f"PE {pe} has shared no {nbytes} bytes at {address:#x}")
+            raise RequestRefused(f"PE {pe} has shared no {nbytes} bytes at {address:#x}")
         regions = [(umem.address, umem.nbytes) for umem in self.umems.values() if umem.pe == pe]
         for entry in (key for key in self.keys.values() if key.pe == pe):
             row = self.tables.mkeys[entry.row]
             regions.append((int(row["address"]), int(row["nbytes"])))
         if users := sum(start < address + nbytes and address < start + size for start, size in regions):
-            raise Refusal(f"{nbytes} bytes at {address:#x} are in use by {users} object(s): destroy them first")
+            raise RequestRefused(f"{nbytes} bytes at {address:#x} are in use by {users} object(s): destroy them first")
         self.segments[pe].remove((address, nbytes))
 
     def borrow(self, pe: int, address: int, nbytes: int, mapped: int) -> int:
@@ -166,13 +166,13 @@ class Objects:
             if start <= reached:
                 reached = max(reached, start + size)
         if nbytes < 1 or reached < address + nbytes:
-            raise Refusal(f"{what}: {nbytes} bytes at {address:#x} are not memory of PE {pe} that the card can reach")
+            raise RequestRefused(f"{what}: {nbytes} bytes at {address:#x} are not memory of PE {pe} that the card can reach")
 
     def register_umem(self, pe: int, address: int, nbytes: int, page_size: int = layout.UMEM_PAGE_SIZE) -> int:
         """Return the id of a new UMEM, like CREATE_UMEM with an mtt of pages of this size."""
         self.check_memory(pe, address, nbytes, "register_umem")
         if page_size < layout.UMEM_PAGE_SIZE or page_size & page_size - 1:
-            raise Refusal(f"register_umem: pages of {page_size} bytes, a power of two from {layout.UMEM_PAGE_SIZE} is allowed")
+            raise RequestRefused(f"register_umem: pages of {page_size} bytes, a power of two from {layout.UMEM_PAGE_SIZE} is allowed")
         self.umems[number := self._number()] = Umem(pe, 0, address, nbytes, page_size)
         return number
 
@@ -198,7 +198,7 @@ class Objects:
         """
         page = self._uar_pages.take(reserved=1)
         if page is None:
-            raise Refusal(f"alloc_uar: all {(1 << layout.LOG_MAX_UAR) - 1} UARs are in use")
+            raise RequestRefused(f"alloc_uar: all {(1 << layout.LOG_MAX_UAR) - 1} UARs are in use")
         self.uars[page] = UarPage(pe, kind=kind)
         self.clear_register(page)
         return page
@@ -227,9 +227,9 @@ class Objects:
     @staticmethod
     def _forget(objects: dict, pe: int, number: int, what: str) -> None:
         if number not in objects or objects[number].pe != pe:
-            raise Refusal(f"PE {pe} has no {what} {number:#x}")
+            raise RequestRefused(f"PE {pe} has no {what} {number:#x}")
         if objects[number].users:
-            raise Refusal(f"{what} {number:#x} is in use by {objects[number].users} object(s): destroy them first")
+            raise RequestRefused(f"{what} {number:#x} is in use by {objects[number].users} object(s): destroy them first")
         del objects[number]
 
     # ------------------------------------------------------------------------------------------------------------------- keys
@@ -241,17 +241,17 @@ class Objects:
             self.check_memory(pe, address, nbytes, "register_mr")
             whole = any(start <= address and address + nbytes <= start + size for start, size in self.segments[pe])
             if self.refuses_chunks and not whole:
-                raise Refusal(f"register_mr: {nbytes} bytes at {address:#x} are several pieces of memory, which a fault forbids")
+                raise RequestRefused(f"register_mr: {nbytes} bytes at {address:#x} are several pieces of memory, which a fault forbids")
         if pdn not in self.pds or self.pds[pdn].pe != pe:
-            raise Refusal(f"register_mr: PE {pe} has no protection domain {pdn:#x}")
+            raise RequestRefused(f"register_mr: PE {pe} has no protection domain {pdn:#x}")
         if access & ~sum(Access):
-            raise Refusal(f"register_mr: access {access:#x} has bits outside {sum(Access):#x}")
+            raise RequestRefused(f"register_mr: access {access:#x} has bits outside {sum(Access):#x}")
         if access & (Access.REMOTE_WRITE | Access.REMOTE_ATOMIC) and not access & Access.LOCAL_WRITE:
-            raise Refusal("register_mr: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE (ibv_reg_mr(3))")
+            raise RequestRefused("register_mr: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE (ibv_reg_mr(3))")
         where = address if lender is None else lender.mapped + address - lender.address
         key = self.add_key(pe, self.pds[pdn], pdn, access | LOCAL_READ, address, nbytes, where, lender, None)
         if key is None:
-            raise Refusal(f"register_mr: all {(1 << layout.LOG_MAX_MKEY) - 1} memory keys are in use")
+            raise RequestRefused(f"register_mr: all {(1 << layout.LOG_MAX_MKEY) - 1} memory keys are in use")
         return key
 
     def add_key(
@@ -304,9 +304,9 @@ class Objects:
     def deregister_mr(self, pe: int, key: int) -> None:
         """Invalidate a memory region."""
         if key not in self.keys or self.keys[key].pe != pe:
-            raise Refusal(f"PE {pe} has no memory region with key {key:#x}")
+            raise RequestRefused(f"PE {pe} has no memory region with key {key:#x}")
         if users := self.keys[key].users:
-            raise Refusal(f"memory region {key:#x} is in use by {users} object(s): destroy them first")
+            raise RequestRefused(f"memory region {key:#x} is in use by {users} object(s): destroy them first")
         self.remove_keys([key])
 
     def leave(self, pe: int) -> None:

@@ -13,7 +13,7 @@ from pgas.transports.mlx5.doorbell import DBR_SIZE, DBR_SND_OFFSET
 from pgas.transports.mlx5.wqe import OCTOWORD, WQEBB
 from pgas.transports.softhca import layout, tables
 from pgas.transports.softhca.firmware.objects import EQN, Numbers, Objects, Owned, UarPage, Umem
-from pgas.transports.softhca.syndromes import Command as Why
+from pgas.transports.softhca.syndromes import CommandSyndrome as Why
 from pgas.transports.softhca.tables import FREE, OP_ATOMIC, OP_READ, OP_WRITE, RST, SHARED, Tables
 
 __all__ = ["TRANSITIONS", "QueuePairs", "Refused"]
@@ -63,7 +63,7 @@ class CompletionQueue(Owned):
 
 
 @dataclass
-class QueuePair(Owned):
+class EmulatedQueuePair(Owned):
     """A QP; qpc has the fields set by CREATE_QP and the transitions, for QUERY_QP."""
 
     row: int = 0
@@ -86,7 +86,7 @@ class QueuePairs:
     def __init__(self, card: Tables, objects: Objects) -> None:
         self.tables, self.objects = card, objects
         self.cqs: dict[int, CompletionQueue] = {}
-        self.qps: dict[int, QueuePair] = {}
+        self.qps: dict[int, EmulatedQueuePair] = {}
         self._cq_rows, self._qp_rows = Numbers(1 << layout.LOG_MAX_CQ), Numbers(1 << layout.LOG_MAX_QP)
         self._turns: dict[tuple[int, int], Iterator[int]] = {}
         self.least_cq = 0  #: the minimum log_cq_size; a fault raises it
@@ -131,14 +131,14 @@ class QueuePairs:
             raise Refused(Status.BAD_RES, Why.CQ)
         return cq
 
-    def qp(self, pe: int, qpn: int) -> QueuePair:
+    def qp(self, pe: int, qpn: int) -> EmulatedQueuePair:
         """Return a PE's QP."""
         qp = self.qps.get(qpn)
         if qp is None or qp.pe != pe:
             raise Refused(Status.BAD_RES, Why.QP)
         return qp
 
-    def state(self, qp: QueuePair) -> QpState:
+    def state(self, qp: EmulatedQueuePair) -> QpState:
         """Return the current state of a QP."""
         self.tables.fetch_qps(qp.row, qp.row + 1)
         record = self.tables.qps[qp.row]
@@ -244,7 +244,7 @@ class QueuePairs:
         self.tables.set(tables.CTL_QP_LIMIT, self._qp_rows.high)
         uar.qpns.append(qpn)
         uses = _use(pd, *cqs, uar, umem, dbr_umem)
-        self.qps[qpn] = QueuePair(pe, 0, row, uses, uar, qpc["uar_page"], dict(qpc), range(ring, ring + whole))
+        self.qps[qpn] = EmulatedQueuePair(pe, 0, row, uses, uar, qpc["uar_page"], dict(qpc), range(ring, ring + whole))
         return {"qpn": qpn}
 
     def transition(self, pe: int, opcode: int, values: dict[str, Any]) -> None:
@@ -262,7 +262,7 @@ class QueuePairs:
         if after == QpState.RST:
             self._reset(qp)
 
-    def _set(self, qp: QueuePair, opcode: int, qpc: dict[str, Any], mask: int) -> None:
+    def _set(self, qp: EmulatedQueuePair, opcode: int, qpc: dict[str, Any], mask: int) -> None:
         """Check and set the fields of a transition. Of these, the engine reads only access before the new state."""
         record, receive = self.tables.qps[qp.row], self.tables.rqs[qp.row]
         after = _with_optional(command_name(opcode), qp.qpc | {name: qpc[name] for name in _SET.get(opcode, ())}, qpc, mask)
@@ -285,7 +285,7 @@ class QueuePairs:
         record["access"] = OP_READ * after["rre"] | OP_WRITE * after["rwe"] | OP_ATOMIC * after["rae"]
         receive["rnr_ns"] = contexts.rnr_timer_ns(after["min_rnr_nak"])
 
-    def _worker(self, qp: QueuePair, remote_qpn: int) -> int:
+    def _worker(self, qp: EmulatedQueuePair, remote_qpn: int) -> int:
         """Return the worker of a QP: QPs from one PE to another are assigned round-robin."""
         cq = next(used for used in qp.uses if isinstance(used, CompletionQueue))
         if cq.worker is None:
@@ -294,7 +294,7 @@ class QueuePairs:
             cq.worker = next(self._turns.setdefault(pair, itertools.count(sum(c.worker is not None for c in self.cqs.values()))))
         return cq.worker % self.tables.workers
 
-    def _reset(self, qp: QueuePair) -> None:
+    def _reset(self, qp: EmulatedQueuePair) -> None:
         self.tables.wait_for_engine()
         self._retire(qp)
         record = self.tables.qps[qp.row]
@@ -305,7 +305,7 @@ class QueuePairs:
         self.tables.publish_qp(qp.row, whole=True)
         self.objects.clear_register(qp.page, int(record["qpn"]))
 
-    def _retire(self, qp: QueuePair) -> None:
+    def _retire(self, qp: EmulatedQueuePair) -> None:
         self.tables.fetch_qps(qp.row, qp.row + 1)
         for name in tables.COUNTERS:
             self.retired[name] += int(self.tables.qps[qp.row][name])

@@ -21,20 +21,19 @@ from pgas.base.liveness import described
 from pgas.base.waits import tell_if_late
 from pgas.transports.memory.protocol import Loan, Memory
 from pgas.transports.mlx5.doorbell import UAR_BF_OFFSET, UarType
-from pgas.transports.nic.adapter import AdapterGone, FirstError, Inspection, Port, QueueState, Uar
-from pgas.transports.nic.adapter import Path as AddressPath
+from pgas.transports.nic.adapter import AdapterGone, AddressPath, FirstError, Inspection, PortAddress, QueueState, Uar
 from pgas.transports.softhca import layout
 from pgas.transports.softhca.process import bar, messages
-from pgas.transports.softhca.process.messages import Kind
+from pgas.transports.softhca.process.messages import RequestKind
 from pgas.transports.softhca.syndromes import command_text
 
-__all__ = ["Observer", "Process", "SoftHCA", "find", "start"]
+__all__ = ["Observer", "SoftHCA", "SoftHCAProcess", "find", "start"]
 
 #: Time limit in seconds for the start of a software NIC; the first start after an installation compiles the engine.
 _START_TIMEOUT_S = 300.0
 
 
-class Process:
+class SoftHCAProcess:
     """The process of a software NIC, started by this process; it ends when this one does."""
 
     def __init__(self, process: subprocess.Popen, control: socket.socket, name: str) -> None:
@@ -74,7 +73,7 @@ def start(
     on_host: bool = False,
     mops: float = 0,
     gbps: float = 0,
-) -> Process:
+) -> SoftHCAProcess:
     """Start the software NIC of a node and return when it is ready. One PE of the node calls this.
 
     Args:
@@ -113,11 +112,11 @@ def start(
         process.wait()
         ours.close()
         raise TransportError(f"the software NIC did not start: {error}") from error
-    if message is None or message[0] != Kind.OK:
+    if message is None or message[0] != RequestKind.OK:
         ours.close()
         status = process.wait()
         raise TransportError(f"the software NIC did not start: {json.loads(message[1]) if message else f'exit status {status}'}")
-    return Process(process, ours, json.loads(message[1]))
+    return SoftHCAProcess(process, ours, json.loads(message[1]))
 
 
 @contextlib.contextmanager
@@ -153,14 +152,14 @@ class _Connection:
         try:
             if not credentials.of(self._socket).ours:
                 raise TransportError(f"the software NIC at {name!r} is another user's")
-            answer, fds = self._exchange(Kind.HELLO, pe)
+            answer, fds = self._exchange(RequestKind.HELLO, pe)
         except TransportError:
             self._socket.close()
             raise
         self.server: dict[str, Any] = _decoded(answer)
         self.fds = fds
 
-    def _exchange(self, kind: Kind, body: Any, fds: tuple[int, ...] = ()) -> tuple[bytes, list[int]]:
+    def _exchange(self, kind: RequestKind, body: Any, fds: tuple[int, ...] = ()) -> tuple[bytes, list[int]]:
         with self._lock:
             try:
                 messages.send(self._socket, kind, body, fds)
@@ -176,7 +175,7 @@ class _Connection:
                 raise
         if answer is None:
             raise AdapterGone("the software NIC is gone: its process has ended")
-        if answer[0] == Kind.REFUSED:
+        if answer[0] == RequestKind.REFUSED:
             raise TransportError(f"softhca: {_decoded(answer[1])}")
         return answer[1], answer[2]
 
@@ -184,11 +183,11 @@ class _Connection:
         """Return the process of the software NIC."""
         return credentials.of(self._socket).pid
 
-    def ask(self, kind: Kind, body: Any = None, fds: tuple[int, ...] = ()) -> Any:
+    def ask(self, kind: RequestKind, body: Any = None, fds: tuple[int, ...] = ()) -> Any:
         """Make a request and return its answer."""
         return _decoded(self._exchange(kind, body, fds)[0])
 
-    def raw(self, kind: Kind, body: bytes) -> bytes:
+    def raw(self, kind: RequestKind, body: bytes) -> bytes:
         """Make a request of bytes and return the bytes of its answer."""
         return self._exchange(kind, body)[0]
 
@@ -222,23 +221,23 @@ class Observer:
 
     def counters(self) -> dict[str, Any]:
         """Return the software NIC's objects and counters: "hca" (totals), "qps", "cqs", "keys", "uars"; "name" and "pid"."""
-        return self._connection.ask(Kind.COUNTERS)
+        return self._connection.ask(RequestKind.COUNTERS)
 
     def trace(self, kinds: Iterable[str] | None = None) -> list[str]:
         """Return the trace since the last call. kinds ("wqe", "cqe", "cmd"): what to trace from now on; None: no change."""
-        return self._connection.ask(Kind.TRACE, None if kinds is None else list(kinds))
+        return self._connection.ask(RequestKind.TRACE, None if kinds is None else list(kinds))
 
     def set_faults(self, text: str) -> None:
         """Replace the faults (config.Faults); "" for none."""
-        self._connection.ask(Kind.FAULTS, text)
+        self._connection.ask(RequestKind.FAULTS, text)
 
     def pause(self) -> None:
         """Pause the engine; on return no WQE is executing."""
-        self._connection.ask(Kind.PAUSE)
+        self._connection.ask(RequestKind.PAUSE)
 
     def resume(self) -> None:
         """Resume the engine."""
-        self._connection.ask(Kind.RESUME)
+        self._connection.ask(RequestKind.RESUME)
 
     def close(self) -> None:
         """Hang up."""
@@ -292,17 +291,17 @@ class SoftHCA(Observer):
 
     def share(self, address: int, nbytes: int, fd: int) -> None:
         """Share more memory of this PE with the software NIC, so that it can be registered."""
-        self._connection.ask(Kind.SHARE, [address, nbytes], (fd,))
+        self._connection.ask(RequestKind.SHARE, [address, nbytes], (fd,))
 
     def unshare(self, address: int, nbytes: int) -> None:
         """Undo share(); refused while the memory is registered."""
-        self._connection.ask(Kind.UNSHARE, [address, nbytes])
+        self._connection.ask(RequestKind.UNSHARE, [address, nbytes])
 
     def lend(self, address: int, nbytes: int, memory: Memory) -> None:
         """Lend memory outside the window to the software NIC, so that it can be registered as a local operand."""
         loan = memory.lend(address, nbytes)
         try:
-            number = self._connection.ask(Kind.LEND, [loan.start, loan.nbytes, loan.pieces, loan.handle.hex()], loan.fds)
+            number = self._connection.ask(RequestKind.LEND, [loan.start, loan.nbytes, loan.pieces, loan.handle.hex()], loan.fds)
         except TransportError:
             memory.take_back(loan)
             raise
@@ -311,41 +310,41 @@ class SoftHCA(Observer):
     def take_back(self, address: int, memory: Memory) -> None:
         """End a loan that has no registered region."""
         number, loan = self._loans.pop(address)
-        self._connection.ask(Kind.TAKE_BACK, [number])
+        self._connection.ask(RequestKind.TAKE_BACK, [number])
         memory.take_back(loan)
 
     def command(self, inbox: bytes, outlen: int) -> bytes:
         """Execute a PRM command."""
-        return self._connection.raw(Kind.COMMAND, outlen.to_bytes(4, "little") + bytes(inbox))
+        return self._connection.raw(RequestKind.COMMAND, outlen.to_bytes(4, "little") + bytes(inbox))
 
     def alloc_pd(self) -> int:
-        return self._connection.ask(Kind.ALLOC_PD, [])
+        return self._connection.ask(RequestKind.ALLOC_PD, [])
 
     def dealloc_pd(self, pdn: int) -> None:
-        self._connection.ask(Kind.DEALLOC_PD, [pdn])
+        self._connection.ask(RequestKind.DEALLOC_PD, [pdn])
 
     def register_umem(self, address: int, nbytes: int, page_size: int = layout.UMEM_PAGE_SIZE) -> int:
-        return self._connection.ask(Kind.REGISTER_UMEM, [address, nbytes, page_size])
+        return self._connection.ask(RequestKind.REGISTER_UMEM, [address, nbytes, page_size])
 
     def deregister_umem(self, umem_id: int) -> None:
-        self._connection.ask(Kind.DEREGISTER_UMEM, [umem_id])
+        self._connection.ask(RequestKind.DEREGISTER_UMEM, [umem_id])
 
     def register_mr(self, address: int, nbytes: int, pdn: int, access: int) -> tuple[int, int]:
-        key = self._connection.ask(Kind.REGISTER_MR, [address, nbytes, pdn, int(access)])
+        key = self._connection.ask(RequestKind.REGISTER_MR, [address, nbytes, pdn, int(access)])
         return key, key
 
     def deregister_mr(self, lkey: int) -> None:
-        self._connection.ask(Kind.DEREGISTER_MR, [lkey])
+        self._connection.ask(RequestKind.DEREGISTER_MR, [lkey])
 
     def alloc_uar(self, kind: UarType = UarType.NC) -> Uar:
-        page = self._connection.ask(Kind.ALLOC_UAR, [int(kind)])
+        page = self._connection.ask(RequestKind.ALLOC_UAR, [int(kind)])
         if not self._whole:
             bar.map_page(self._bar, page)
             self._pages.add(page)
         return Uar(page, layout.page_address(page) + UAR_BF_OFFSET)
 
     def dealloc_uar(self, page_id: int) -> None:
-        self._connection.ask(Kind.DEALLOC_UAR, [page_id])
+        self._connection.ask(RequestKind.DEALLOC_UAR, [page_id])
         if not self._whole:
             self._pages.discard(page_id)
             bar.unmap_page(page_id)
@@ -353,18 +352,18 @@ class SoftHCA(Observer):
     def query_eqn(self) -> int:
         return int(self._connection.server["eqn"])
 
-    def query_port(self) -> Port:
+    def query_port(self) -> PortAddress:
         gid = bytes.fromhex("fe80000000000000020000fffe000001")
-        return Port(1, "InfiniBand", 5, layout.LID, gid, 100.0)
+        return PortAddress(1, "InfiniBand", 5, layout.LID, gid, 100.0)
 
-    def destination_mac(self, pdn: int, remote: Port, path: AddressPath) -> bytes:
+    def destination_mac(self, pdn: int, remote: PortAddress, path: AddressPath) -> bytes:
         raise TransportError(f"{self.name} has an InfiniBand port")
 
     def syndrome_words(self, syndrome: int) -> str:
         return command_text(syndrome)
 
     def diagnose(self, qpn: int) -> FirstError | None:
-        known = self._connection.ask(Kind.DIAGNOSE, [qpn])
+        known = self._connection.ask(RequestKind.DIAGNOSE, [qpn])
         return known and FirstError(**{**known, "wqe": bytes.fromhex(known["wqe"])})
 
     def counts(self) -> dict[str, int]:
@@ -385,7 +384,7 @@ class SoftHCA(Observer):
 
     def set_index(self, qpn: int, index: int, receive_idx: int = 0) -> None:
         """Set the first indices, of WQEBBs and receive WQEs, of a QP that is not in RTS yet."""
-        self._connection.ask(Kind.SET_INDEX, [qpn, index, receive_idx])
+        self._connection.ask(RequestKind.SET_INDEX, [qpn, index, receive_idx])
 
     def close(self) -> None:
         """Leave the software NIC."""

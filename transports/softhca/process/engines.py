@@ -174,7 +174,7 @@ def _kernel(device: int, sms: int) -> Engine:
                 check(driver.cuMemcpyDtoHAsync(target, self._places[id(table)] + start, nbytes, self._stream), "cuMemcpyDtoH")
                 check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
 
-    class Kernel:
+    class EngineKernel:
         """The kernel, on its own stream. This process never synchronizes the whole device."""
 
         PER_SM = 2
@@ -211,4 +211,4 @@ def _kernel(device: int, sms: int) -> Engine:
             while not self._event.is_done and time.monotonic() < deadline:
                 time.sleep(1e-3)
 
-    return Kernel()
+    return EngineKernel()

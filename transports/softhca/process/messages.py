@@ -14,10 +14,10 @@ from typing import Any
 
 from pgas.base.errors import TransportError
 
-__all__ = ["Kind", "pack", "receive", "send"]
+__all__ = ["RequestKind", "pack", "receive", "send"]
 
 
-class Kind(IntEnum):
+class RequestKind(IntEnum):
     """Kinds of messages."""
 
     OK = 0
@@ -51,13 +51,13 @@ _HEADER = struct.Struct("<IHH")  # nbytes of the body, kind, number of descripto
 BODY_MAX = 4 << 20
 
 
-def pack(kind: Kind, body: Any = None, nfds: int = 0) -> bytes:
+def pack(kind: RequestKind, body: Any = None, nfds: int = 0) -> bytes:
     """Return the bytes of a message; a body that is not bytes is sent as JSON."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return _HEADER.pack(len(data), kind, nfds) + data
 
 
-def send(connection: socket.socket, kind: Kind, body: Any = None, fds: tuple[int, ...] = ()) -> None:
+def send(connection: socket.socket, kind: RequestKind, body: Any = None, fds: tuple[int, ...] = ()) -> None:
     """Send a message."""
     data = pack(kind, body, len(fds))
     if fds:
@@ -67,7 +67,7 @@ def send(connection: socket.socket, kind: Kind, body: Any = None, fds: tuple[int
         connection.sendall(data)
 
 
-def receive(connection: socket.socket) -> tuple[Kind, bytes, list[int]] | None:
+def receive(connection: socket.socket) -> tuple[RequestKind, bytes, list[int]] | None:
     """Return the next message and its descriptors, None at the end of the connection. Blocks.
 
     Raises:
@@ -85,7 +85,7 @@ def receive(connection: socket.socket) -> tuple[Kind, bytes, list[int]] | None:
                 return None
             head += data
         nbytes, kind, nfds = _HEADER.unpack(head)
-        if nbytes > BODY_MAX or kind not in Kind.__members__.values():
+        if nbytes > BODY_MAX or kind not in RequestKind.__members__.values():
             raise OSError(f"not a message of the software NIC: kind {kind}, {nbytes} bytes")
         body = bytearray()
         while len(body) < nbytes:
@@ -96,4 +96,4 @@ def receive(connection: socket.socket) -> tuple[Kind, bytes, list[int]] | None:
         if len(fds) != nfds:  # Linux drops descriptors beyond the limit
             raise TransportError(f"softhca: {len(fds)} of {nfds} descriptors came with a message: too many open files")
         undo.pop_all()
-        return Kind(kind), bytes(body), fds
+        return RequestKind(kind), bytes(body), fds

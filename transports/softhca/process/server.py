@@ -26,11 +26,11 @@ from pgas.base.errors import PgasError, TransportError
 from pgas.kernels import window
 from pgas.transports.memory.protocol import Loan, Memory, Segment
 from pgas.transports.mlx5.doorbell import UarType
-from pgas.transports.softhca.firmware.objects import EQN, Refusal
+from pgas.transports.softhca.firmware.objects import EQN, RequestRefused
 from pgas.transports.softhca.firmware.queue_pairs import Refused
 from pgas.transports.softhca.process import engines, messages
 from pgas.transports.softhca.process.card import Card
-from pgas.transports.softhca.process.messages import Kind
+from pgas.transports.softhca.process.messages import RequestKind
 from pgas.transports.softhca.syndromes import command_text
 
 __all__ = ["SOCKET_PREFIX", "main"]
@@ -120,15 +120,15 @@ class Server:
             try:
                 message = messages.receive(connection.socket)
             except TransportError as error:
-                messages.send(connection.socket, Kind.REFUSED, str(error))
+                messages.send(connection.socket, RequestKind.REFUSED, str(error))
                 return True
             if message is None:
                 return False
             kind, body, fds = message
             try:
-                reply, (answer, given) = Kind.OK, self._execute(connection, kind, body, fds)
+                reply, (answer, given) = RequestKind.OK, self._execute(connection, kind, body, fds)
             except Exception as error:  # one PE's request must not end the software NIC for the others
-                reply, answer, given = Kind.REFUSED, _reason(kind, error), ()
+                reply, answer, given = RequestKind.REFUSED, _reason(kind, error), ()
             messages.send(connection.socket, reply, answer, given)
         except OSError:
             return False
@@ -149,44 +149,44 @@ class Server:
 
     # ---------------------------------------------------------------------------------------------------------------- requests
 
-    def _execute(self, connection: Connection, kind: Kind, body: bytes, fds: list[int]) -> tuple[Any, tuple[int, ...]]:
-        if kind == Kind.HELLO:
+    def _execute(self, connection: Connection, kind: RequestKind, body: bytes, fds: list[int]) -> tuple[Any, tuple[int, ...]]:
+        if kind == RequestKind.HELLO:
             return self._hello(connection, _value(body))
         if not connection.greeted:
-            raise Refusal("the first message is a HELLO")
+            raise RequestRefused("the first message is a HELLO")
         if kind in _OBSERVER:
             return _OBSERVER[kind](self, _value(body)), ()
         if connection.pe is None:
-            raise Refusal(f"{kind.name} is for PEs")
-        if kind == Kind.COMMAND:
+            raise RequestRefused(f"{kind.name} is for PEs")
+        if kind == RequestKind.COMMAND:
             return self._card.firmware.execute(connection.pe, body[4:], min(int.from_bytes(body[:4], "little"), 1 << 20)), ()
-        if kind == Kind.SHARE:
+        if kind == RequestKind.SHARE:
             address, nbytes = _integers(body)
             self._share(connection, address, nbytes, fds)
             return None, ()
-        if kind == Kind.UNSHARE:
+        if kind == RequestKind.UNSHARE:
             self._unshare(connection, *_integers(body))
             return None, ()
-        if kind == Kind.LEND:
+        if kind == RequestKind.LEND:
             start, nbytes, pieces, handle = _value(body)
             return self._borrow(connection, Loan(start, nbytes, tuple(map(tuple, pieces)), tuple(fds), bytes.fromhex(handle))), ()
-        if kind == Kind.TAKE_BACK:
+        if kind == RequestKind.TAKE_BACK:
             self._give_back(connection, *_integers(body))
             return None, ()
         if kind not in _PE:
-            raise Refusal(f"{kind.name} is no request")
+            raise RequestRefused(f"{kind.name} is no request")
         return _PE[kind](self._card, connection.pe, *_integers(body)), ()
 
     def _hello(self, connection: Connection, pe: int | None) -> tuple[Any, tuple[int, ...]]:
         if connection.greeted:
-            raise Refusal("HELLO is the first message, and sent once")
+            raise RequestRefused("HELLO is the first message, and sent once")
         if pe is None:
             connection.greeted = True
             return {"pid": os.getpid()}, ()
         if type(pe) is not int or not 0 <= pe < 1 << 16 or pe in self._connections:
-            raise Refusal(f"PE {pe!r} cannot join: it has joined already, or is not the number of a PE")
+            raise RequestRefused(f"PE {pe!r} cannot join: it has joined already, or is not the number of a PE")
         if self._came >= self._n_pes:
-            raise Refusal(f"PE {pe} cannot join: all {self._n_pes} PEs have")
+            raise RequestRefused(f"PE {pe} cannot join: all {self._n_pes} PEs have")
         connection.greeted, connection.pe = True, pe
         self._connections[pe] = connection
         self._came += 1
@@ -195,7 +195,9 @@ class Server:
     def _share(self, connection: Connection, address: int, nbytes: int, fds: list[int]) -> None:
         size = os.fstat(fds[0]).st_size if len(fds) == 1 and SIMULATOR else nbytes  # for GPU memory the driver checks the size
         if len(fds) != 1 or address < window.BASE or not 0 < nbytes <= size:
-            raise Refusal(f"{nbytes} bytes at {address:#x}: needs one descriptor of a file of this size and an address in the window")
+            raise RequestRefused(
+                f"{nbytes} bytes at {address:#x}: needs one descriptor of a file of this size and an address in the window"
+            )
         if connection.memory is None:
             connection.memory = self._card.engine.memory()
         connection.memory.attach(address, Segment(0, nbytes), fds[0])
@@ -210,7 +212,7 @@ class Server:
         sizes = [os.fstat(fd).st_size for fd in loan.fds]
         fit = all(offset >= 0 and n > 0 and offset + n <= size for (offset, n), size in zip(loan.pieces, sizes, strict=True))
         if not fit or (sum(n for _, n in loan.pieces) != loan.nbytes) is not bool(loan.handle) or loan.nbytes < 1:
-            raise Refusal(f"{loan.nbytes} bytes at {loan.start:#x}: files of so much memory, or a handle of it")
+            raise RequestRefused(f"{loan.nbytes} bytes at {loan.start:#x}: files of so much memory, or a handle of it")
         if connection.memory is None:
             connection.memory = self._card.engine.memory()
         mapped = connection.memory.borrow(loan)
@@ -220,7 +222,7 @@ class Server:
 
     def _give_back(self, connection: Connection, number: int) -> None:
         if number not in connection.borrowed or connection.memory is None:
-            raise Refusal(f"PE {connection.pe} has lent no memory {number}")
+            raise RequestRefused(f"PE {connection.pe} has lent no memory {number}")
         self._card.objects.give_back(connection.pe or 0, number)
         connection.memory.give_back(*connection.borrowed.pop(number))
 
@@ -234,46 +236,46 @@ def _value(body: bytes) -> Any:
     try:
         return json.loads(body)
     except ValueError as error:
-        raise Refusal(f"the body is no JSON: {error}") from None
+        raise RequestRefused(f"the body is no JSON: {error}") from None
 
 
 def _integers(body: bytes) -> list[int]:
     values = _value(body)
     if not isinstance(values, list) or not all(type(value) is int for value in values):
-        raise Refusal("the body is no list of integers")
+        raise RequestRefused("the body is no list of integers")
     return values
 
 
-def _reason(kind: Kind, error: Exception) -> str:
+def _reason(kind: RequestKind, error: Exception) -> str:
     """Return the message for a refused request."""
     if isinstance(error, Refused):
         return f"{error.status.name}, {error.why.name}: {command_text(error.why)}"
-    if isinstance(error, Refusal | ValueError | TransportError | TimeoutError):
+    if isinstance(error, RequestRefused | ValueError | TransportError | TimeoutError):
         return str(error)
     return f"{kind.name} with arguments that make no sense ({type(error).__name__}: {error})"
 
 
 #: Requests that any process of the same user may make.
-_OBSERVER: dict[Kind, Callable[[Server, Any], Any]] = {
-    Kind.COUNTERS: lambda server, _: {"name": server.name, "pid": os.getpid(), **server._card.counters()},
-    Kind.TRACE: Server._trace,
-    Kind.FAULTS: lambda server, text: server._card.set_faults(Faults.parse(text)),
-    Kind.PAUSE: lambda server, _: server._card.pause(),
-    Kind.RESUME: lambda server, _: server._card.resume(),
+_OBSERVER: dict[RequestKind, Callable[[Server, Any], Any]] = {
+    RequestKind.COUNTERS: lambda server, _: {"name": server.name, "pid": os.getpid(), **server._card.counters()},
+    RequestKind.TRACE: Server._trace,
+    RequestKind.FAULTS: lambda server, text: server._card.set_faults(Faults.parse(text)),
+    RequestKind.PAUSE: lambda server, _: server._card.pause(),
+    RequestKind.RESUME: lambda server, _: server._card.resume(),
 }
 
 #: Requests of a PE, on its own objects.
-_PE: dict[Kind, Callable[..., Any]] = {
-    Kind.ALLOC_PD: lambda card, pe: card.objects.alloc_pd(pe),
-    Kind.DEALLOC_PD: lambda card, pe, pdn: card.objects.dealloc_pd(pe, pdn),
-    Kind.REGISTER_UMEM: lambda card, pe, address, nbytes, page_size: card.objects.register_umem(pe, address, nbytes, page_size),
-    Kind.DEREGISTER_UMEM: lambda card, pe, umem_id: card.objects.deregister_umem(pe, umem_id),
-    Kind.REGISTER_MR: lambda card, pe, address, nbytes, pdn, access: card.objects.register_mr(pe, address, nbytes, pdn, access),
-    Kind.DEREGISTER_MR: lambda card, pe, key: card.objects.deregister_mr(pe, key),
-    Kind.ALLOC_UAR: lambda card, pe, kind: card.objects.alloc_uar(pe, UarType(kind)),
-    Kind.DEALLOC_UAR: lambda card, pe, page: card.objects.dealloc_uar(pe, page),
-    Kind.DIAGNOSE: lambda card, pe, qpn: card.diagnose(pe, qpn),
-    Kind.SET_INDEX: lambda card, pe, qpn, index, receive_idx: card.firmware.queues.set_index(pe, qpn, index, receive_idx),
+_PE: dict[RequestKind, Callable[..., Any]] = {
+    RequestKind.ALLOC_PD: lambda card, pe: card.objects.alloc_pd(pe),
+    RequestKind.DEALLOC_PD: lambda card, pe, pdn: card.objects.dealloc_pd(pe, pdn),
+    RequestKind.REGISTER_UMEM: lambda card, pe, address, nbytes, page_size: card.objects.register_umem(pe, address, nbytes, page_size),
+    RequestKind.DEREGISTER_UMEM: lambda card, pe, umem_id: card.objects.deregister_umem(pe, umem_id),
+    RequestKind.REGISTER_MR: lambda card, pe, address, nbytes, pdn, access: card.objects.register_mr(pe, address, nbytes, pdn, access),
+    RequestKind.DEREGISTER_MR: lambda card, pe, key: card.objects.deregister_mr(pe, key),
+    RequestKind.ALLOC_UAR: lambda card, pe, kind: card.objects.alloc_uar(pe, UarType(kind)),
+    RequestKind.DEALLOC_UAR: lambda card, pe, page: card.objects.dealloc_uar(pe, page),
+    RequestKind.DIAGNOSE: lambda card, pe, qpn: card.diagnose(pe, qpn),
+    RequestKind.SET_INDEX: lambda card, pe, qpn, index, receive_idx: card.firmware.queues.set_index(pe, qpn, index, receive_idx),
 }
 
 
@@ -317,9 +319,9 @@ def main(arguments: list[str] | None = None) -> None:
         card.set_limits(options.mops, options.gbps)
         server = Server(card, options.pes, (control.fileno(), parent), trace_to_stderr=bool(options.trace))
     except (ValueError, PgasError, OSError) as error:
-        messages.send(control, Kind.REFUSED, str(error))
+        messages.send(control, RequestKind.REFUSED, str(error))
         return
-    messages.send(control, Kind.OK, server.name)
+    messages.send(control, RequestKind.OK, server.name)
     try:
         server.run()
     except Exception as error:
