@@ -48,7 +48,7 @@ MISTAKES = [
     ("kernel[1, 2000](a, b, 0)", 1, "ValueError: kernel: a block of (2000, 1, 1) has 2000 threads, the range is 1 to 1024"),
     ("kernel[1, 1](a, b, 1)", 2, "TypeError: tid=[0, 0, 0] ctaid=[0, 0, 0]: pgas.put: there is no parameter target, but dest, source, pe"),
     ("kernel[1, 1](a, b, 2)", 2, "NameError: tid=[0, 0, 0] ctaid=[0, 0, 0]: name 'unknown' is not defined"),
-    ("kernel[1, 1](a, b, 3)", 2, "TypeError: tid=[0, 0, 0] ctaid=[0, 0, 0]: pgas.zeros: this is a function of the host"),
+    ("kernel[1, 1](a, b, 3)", 2, "TypeError: tid=[0, 0, 0] ctaid=[0, 0, 0]: pgas.zeros: this is a host function"),
     ("kernel[1, 1](a, b, 4)", 2, "DeviceError: PE 0, block 0, thread 0: put: PE 7 does not exist; pe must be 0 to 0"),
 ]  # fmt: skip
 

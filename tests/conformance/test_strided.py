@@ -319,7 +319,7 @@ def iput_float_stride(dest, source, pe):
 @pytest.mark.parametrize(
     ("kernel", "shape", "words"),
     [
-        (iput_plane, (4, 4), r"pgas\.iput: dest and source have 2 dimensions, they must have 1: a stride counts elements of a row"),
+        (iput_plane, (4, 4), r"pgas\.iput: dest and source have 2 dimensions, but must have 1, because strides count elements within"),
         (iget_column, (4, 4), r"pgas\.iget_block: (dest|source) (must be contiguous|has 1 dimension|has 2 dimensions)"),
         (iput_float_stride, 8, r"pgas\.iput_warp: dst_stride must be an integer, not float64"),
     ],

@@ -146,7 +146,7 @@ CALLS = {
     "a negative displacement": (lambda d, s, n: exchanged(d, s, (4, -1, 4, 0)), "alltoallv: dest_counts or dest_displs has a negative"),
     "more than the receiver takes": (
         lambda d, s, n: exchanged(d, s, (3, 0, [0] * (n - 1) + [4], 0)),
-        "4 elements are to be sent to PE {last}, whose dest_counts allows 3",
+        "source_counts sends 4 elements to PE {last}, whose dest_counts allows 3",
     ),
 }  # fmt: skip
 WITH_PEERS = ("alltoall with a rest", *(name for name in CALLS if "in place" in name or "another" in name))

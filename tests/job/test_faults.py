@@ -500,7 +500,7 @@ HOST_ONLY = {
 def test_functions_of_the_host_in_a_kernel(job):
     kernels = "".join(f"@pgas.jit\ndef kernel(a):\n    pgas.{n}({a})\nattempt(kernel[1, 1], word)\n" for n, a in HOST_ONLY.items())
     ended = job(INIT + kernels + "pgas.zeros(3)\n", npes=1)
-    words = "TypeError: tid=[0, 0, 0] ctaid=[0, 0, 0]: pgas.{}: this is a function of the host, call it outside the kernel"
+    words = "TypeError: tid=[0, 0, 0] ctaid=[0, 0, 0]: pgas.{}: this is a host function; call it outside the kernel"
     assert ended.lines(0) == [words.format(name) for name in HOST_ONLY], ended
     assert ended.status == 0, ended
 
@@ -840,7 +840,7 @@ SYMMETRIC = {"get": "source", "get_nbi": "source", "iget": "source", "g": "sourc
 def elsewhere(name: str, operand: str = "dest") -> str:
     """What an array that is not on the heap gets: function, argument and no element."""
     preposition = "to" if "put" in name or name == "p" else "from" if "get" in name or name == "g" else "on"
-    where = r"\d+ bytes at address 0x[0-9a-f]+, is not on the symmetric heap \(pgas.empty and its like\)"
+    where = r"\d+ bytes at address 0x[0-9a-f]+, is not on the symmetric heap; allocate it with pgas.empty or a similar function"
     return f"{name} {preposition} PE 0: {operand}, {where}"
 
 

@@ -132,7 +132,7 @@ attempt(store[1, 1], word, (me + 1) % n)
 """
     ended = job(INIT + text, npes=3, **TWO)
     assert ended.only_line(0) == "no error", ended
-    why = "is not mapped here (on different nodes according to PGAS_PES_PER_NODE=2,1): use put and get"
+    why = "is not mapped here (on different nodes according to PGAS_PES_PER_NODE=2,1); use put and get"
     assert ended.only_line(1).endswith(f"PE 1, block 0, thread 0: ptr: the memory of PE 2 {why}"), ended
     assert ended.only_line(2).endswith(f"PE 2, block 0, thread 0: ptr: the memory of PE 0 {why}"), ended
 

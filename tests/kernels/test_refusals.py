@@ -46,11 +46,12 @@ def test_kinds_of_error_records_are_unique():
 RECORDS = {
     "no such PE": ((2**64 - 1, 0, 8, 0, 0), "put: PE -1 does not exist; pe must be 0 to 1"),
     "not symmetric": (
-        (1, 64, 8, 0, 1), "put to PE 1: source, 8 bytes at address 0x40, is not on the symmetric heap (pgas.empty and its like)"
+        (1, 64, 8, 0, 1), "put to PE 1: source, 8 bytes at address 0x40, is not on the symmetric heap; allocate it with "
+        "pgas.empty or a similar function"
     ),
     "not registered": (
         (1, 64, 2**64 - 8, 0, 0), "put to PE 1: source, 18446744073709551608 bytes at address 0x40, is neither on the symmetric heap nor "
-        "registered (pgas.register), which is all that the NIC reaches"
+        "registered, so the NIC cannot access it; call pgas.register()"
     ),
     "too long": ((1, 64, 2**64 - 3, 4, 0), "put to PE 1: -3 elements wanted, but dest has 4 (address 0x40)"),
     "no such element": ((1, 64, 4, 3, 1), "put to PE 1: idx is 4 on axis 1 of source, which has 3 there"),
@@ -58,9 +59,10 @@ RECORDS = {
         (1, 64, 6, 6, 0), "put: cmp must be one of pgas.EQ (0), pgas.NE (1), pgas.GT (2), pgas.LE (3), pgas.LT (4), pgas.GE (5), not 6"
     ),
     "no such queue pair": (
-        (1, 0, 5, 4, 0), "put to PE 1: qp must be 1 to 4 (PGAS_IBGDA_NUM_RC_PER_PE), or 0 for the one of PGAS_IBGDA_RC_MAP_BY, not 5"
+        (1, 0, 5, 4, 0), "put to PE 1: qp must be 1 to 4 (PGAS_IBGDA_NUM_RC_PER_PE), or 0 for the one that "
+        "PGAS_IBGDA_RC_MAP_BY selects, not 5"
     ),
-    "far": ((1, 64, 0, 0, 0), "put: the memory of PE 1 is not mapped here (other machine than 0): use put and get"),
+    "far": ((1, 64, 0, 0, 0), "put: the memory of PE 1 is not mapped here (other machine than 0); use put and get"),
     "gaps": (
         (0, 64, 4, 2**64 - 8, 1 | 2 << 8), "put: source must be contiguous, but its elements on axis 2 are -8 bytes apart instead of 4 "
         "(address 0x40): copy it, or use slices without a step"
@@ -71,11 +73,11 @@ RECORDS = {
     "no such team": ((0, 0, 9, 0, 0), "put: team 9 does not exist, or this PE is not a member of it"),
     "no such channel": ((0, 0, 4, 4, 0), "put: channel must be 0 to 3 (channels= of the team, or PGAS_CHANNELS), not 4"),
     "misfit": ((2, 64, 6, 4, 1), "put: source has 4 elements, 6 are needed for a team of 2"),
-    "no multiple": ((2, 64, 5, 0, 1), "put: source has 5 elements, which is no multiple of the team's size, 2"),
+    "no multiple": ((2, 64, 5, 0, 1), "put: source has 5 elements, which is not a multiple of the team size, 2"),
     "in place": ((2, 64, 0, 0, 0), "put: dest must not be source"),
     "no member": ((3, 0, 3, 0, 0), "put: root must be 0 to 2, not 3"),
     "no pairs": ((0, 64, 0, 3, 0), "put: dest must have 2 columns, not 3"),
-    "other count": ((1, 64, 5, 4, 0), "put: 5 elements are to be sent to PE 1, whose dest_counts allows 4"),
+    "other count": ((1, 64, 5, 4, 0), "put: source_counts sends 5 elements to PE 1, whose dest_counts allows 4"),
 }  # fmt: skip
 
 
@@ -109,7 +111,7 @@ def test_refusals_are_unique():
 
 
 def test_refuse_raises_the_message():
-    with pytest.raises(refusals.KernelTypeError, match=r"^pgas\.ptr: transport ibgda maps no peer's memory: use put and get$"):
+    with pytest.raises(refusals.KernelTypeError, match=r"^pgas\.ptr: transport ibgda does not map other PEs' memory; use put and get$"):
         refusals.refuse("unmapped", function="ptr", transport="ibgda")
 
 

@@ -56,7 +56,7 @@ REFUSALS = [
     ("pgas.get(a, d, i)", "pgas.get: source has elements of type float64"),
     ("pgas.get_nbi_warp(a, d, i)", "pgas.get_nbi_warp: source has elements of type float64"),
     ("pgas.iput(a, d, 1, 2, i)", "pgas.iput: source has elements of type float64"),
-    ("pgas.iput_block(t, t, 1, 2, i)", "pgas.iput_block: dest and source have 2 dimensions, they must have 1: a stride counts elements"),
+    ("pgas.iput_block(t, t, 1, 2, i)", "pgas.iput_block: dest and source have 2 dimensions, but must have 1, because strides count"),
     ("pgas.iget_warp(a, a, x, 1, i)", "pgas.iget_warp: dst_stride must be an integer, not float32"),
     ("pgas.iget_warp(a, a, 1, x, i)", "pgas.iget_warp: src_stride must be an integer, not float32"),
     ("pgas.iput(a, a, 1, 1, i, x)", "pgas.iput: nelems must be an integer, not float32"),
@@ -106,9 +106,9 @@ REFUSALS = [
     ("pgas.test_some(s, i, None, pgas.EQ, 1)", "pgas.test_some: indices must be "),
     ("pgas.test_all_vector(s, None, pgas.EQ, 1)", "pgas.test_all_vector: values must be "),
     ("pgas.ptr(a, x)", "pgas.ptr: pe must be an integer, not float32"),
-    ("pgas.zeros(i)", "pgas.zeros: this is a function of the host, call it outside the kernel"),
-    ("pgas.full(shape=4, value=x)", "pgas.full: this is a function of the host"),
-    ("pgas.finalize()", "pgas.finalize: this is a function of the host"),
+    ("pgas.zeros(i)", "pgas.zeros: this is a host function; call it outside the kernel"),
+    ("pgas.full(shape=4, value=x)", "pgas.full: this is a host function"),
+    ("pgas.finalize()", "pgas.finalize: this is a host function"),
 ]
 
 #: Unusual, but valid calls, which must compile.

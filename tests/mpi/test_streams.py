@@ -386,7 +386,7 @@ def test_refusals(heap):
         "op must be one of", "cmp must be one of",
         "pgas.iput: dst_stride must be an integer of 1 or more, not 0", "pgas.iget: src_stride must be an integer of 1 or more, not 1.5",
         "pgas.iput: 5 elements wanted, dest has 4 and source 10", "pe must be an integer", "source has elements of type float32",
-        "pgas.iget: dest and source have 2 dimensions, they must have 1", "dest must be contiguous", "dest must be on the symmetric heap",
+        "pgas.iget: dest and source have 2 dimensions, but must have 1", "dest must be contiguous", "dest must be on the symmetric heap",
         "source must be on the symmetric heap", "device function",
         "pgas.set_lock: lock has elements of type float32; they must be int64 or uint64", "idx must be a subscript of lock",
         "pgas.test_all: ivars has elements of type float64", "pgas.wait_until_any: 4 elements wanted, but status has 3",

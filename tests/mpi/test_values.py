@@ -55,7 +55,7 @@ def test_collectives_refused_on_the_host(heap):
     large, small, counts = heap.zeros(4 * n, np.int32), heap.zeros(3, np.int32), heap.zeros(n, np.int64)
     lengths, channels = f"for a team of {n}", f"channel must be 0 to {world.channels - 1} (channels= of the team, or PGAS_CHANNELS), not"
     cases = [
-        (TypeError, "reduce: team is None: this PE is not a member of the team, and must not call", None, large, large, pgas.SUM),
+        (TypeError, "reduce: team is None: this PE is not a member of the team and must not make this call", None, large, large, pgas.SUM),
         (TypeError, "reduce: team must be a pgas.Team, not 'all'", "all", large, large, pgas.SUM),
         (ValueError, "reduce: op must be pgas.SUM, PROD, MIN, MAX, AND, OR or XOR, not 'sum'", world, large, large, "sum"),
         (ValueError, f"reduce: dest has 3 elements, {4 * n} are needed {lengths}", world, small, large, pgas.SUM),
@@ -73,7 +73,7 @@ def test_collectives_refused_on_the_host(heap):
             (ValueError, f"alltoallv: dest_displs has {n - 1} elements, {n} are needed {lengths}", world, large, *rows),
             (
                 ValueError,
-                f"alltoall: source has {uneven} elements, which is no multiple of the team's size, {n}",
+                f"alltoall: source has {uneven} elements, which is not a multiple of the team size, {n}",
                 world,
                 large,
                 large[:uneven],

@@ -140,7 +140,7 @@ wait("barrier", None)
 def test_local_operand_off_the_heap(job, transport):
     ended = job(INIT + "attempt(put[1, 32], dest, np.zeros(64, np.int32), right)\n", PGAS_TRANSPORT=transport, npes=1)
     assert ": source, 256 bytes at address 0x" in ended.lines(0)[0], ended
-    assert "is neither on the symmetric heap nor registered (pgas.register), which is all that the NIC reaches" in ended.lines(0)[0], ended
+    assert "is neither on the symmetric heap nor registered, so the NIC cannot access it; call pgas.register()" in ended.lines(0)[0], ended
 
 
 @pytest.mark.slow  # test_faults_nic has the like under load

@@ -45,7 +45,7 @@ attempt({kernel}_on[1, 4], dest, {qp})
     assert ended.out.startswith("4\n"), ended
     (said,) = ended.lines(0)
     way = "from" if kernel == "g" else "to"
-    assert f": {kernel} {way} PE 0: qp must be 1 to 2 (PGAS_IBGDA_NUM_RC_PER_PE), or 0 for the one of" in said, ended
+    assert f": {kernel} {way} PE 0: qp must be 1 to 2 (PGAS_IBGDA_NUM_RC_PER_PE), or 0 for the one that" in said, ended
     assert said.endswith(f"not {qp}"), ended
 
 

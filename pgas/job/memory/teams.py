@@ -228,7 +228,7 @@ class Teams:
 
     def _enter(self, number: int, pes: tuple[int, ...], channels: int, first_unit: int, where: str, units: int) -> None:
         self.room = Room(self.room.numbers & ~(1 << number), self.room.units & ~((1 << units) - 1 << first_unit))
-        near = all(pe in self._near for pe in pes)
+        near = all(pe in self._near_pes for pe in pes)
         self.records[number] = Record(pes, channels, first_unit, where, near, self.plan.host_channels(len(pes), channels))
         self._prepare(number)
 
