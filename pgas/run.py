@@ -1,4 +1,4 @@
-"""``pgas run -n 4 prog.py args``, or ``python -m pgas.run``: start the PEs of a job on this machine, without MPI.
+"""``pgas run -n 4 prog.py args``, or ``python -m pgas.run``: start the PEs of a job on this node, without MPI.
 
 A program that ends in .py, or follows -m, runs in this Python; any other program is a command. Each line of a PE's output begins with
 ``[PE n]``, except in a job of one PE. The first PE that fails ends the others, and its exit status is the command's: 128 + N if signal N
@@ -128,9 +128,9 @@ def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
             f"argument --node-rank: {asked.node_rank} is out of range; with --nnodes {asked.nnodes} it must be 0 to {asked.nnodes - 1}"
         )
     if asked.master and asked.nnodes == 1:
-        parser.error("argument --master: it is for jobs of several machines, and needs --nnodes")
+        parser.error("argument --master: it is for jobs on several nodes, and needs --nnodes")
     if asked.nnodes > 1 and not asked.master:
-        parser.error(f"--nnodes {asked.nnodes} needs --master HOST:PORT, an address of machine 0 and a port that is free there")
+        parser.error(f"--nnodes {asked.nnodes} needs --master HOST:PORT, an address of node 0 and a port that is free there")
     most, why = min(_room())
     if asked.n > (most := max(1, most)):
         parser.error(f"argument -n: {asked.n} PEs are too many here; it must be 1 to {most}, because {why}")
@@ -139,7 +139,7 @@ def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
 
 
 def _room() -> Iterator[tuple[int, str]]:
-    """Yield maximum numbers of PEs for this machine, with the reasons."""
+    """Yield maximum numbers of PEs for this node, with the reasons."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if files != resource.RLIM_INFINITY:

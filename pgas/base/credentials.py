@@ -1,6 +1,6 @@
 """The process at the other end of a Unix socket, as the kernel reports it.
 
-The sockets of pgas have abstract names, which have no file permissions: every user of the machine sees them in /proc/net/unix, may connect
+The sockets of pgas have abstract names, which have no file permissions: every user of the node sees them in /proc/net/unix, may connect
 and send to them, and may bind a free name. Each end therefore checks the other one before it trusts or sends anything.
 """
 

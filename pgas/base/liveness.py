@@ -29,7 +29,7 @@ _ORDERLY_S = 0.1
 #: The first argument of a process that reports a long wait in MPI_Finalize. Such processes find each other by it, in /proc.
 AT_END = "at-end"
 
-#: Seconds between calls of the function that reads news of other machines; it also notices that none come any more.
+#: Seconds between calls of the function that reads news of other nodes; it also notices that none come any more.
 _LISTEN_S = 1.0
 
 #: Maximum number of PEs named in a line.
@@ -43,7 +43,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def state(pid: int) -> str:
-    """Return the state of a process of this machine: "stopped" (by SIGSTOP or a debugger), "ended", or "" for any other."""
+    """Return the state of a process on this node: "stopped" (by SIGSTOP or a debugger), "ended", or "" for any other."""
     try:
         letter = _stat(pid)[0]
     except OSError:
@@ -52,12 +52,12 @@ def state(pid: int) -> str:
 
 
 def parent(pid: int) -> int:
-    """Return the parent of a process of this machine; OSError if there is no such process."""
+    """Return the parent of a process on this node; OSError if there is no such process."""
     return int(_stat(pid)[1])
 
 
 def described(pid: int) -> str:
-    """Return words about a process of this machine, in parentheses."""
+    """Return words about a process on this node, in parentheses."""
     condition = {"": "", "stopped": ", which is stopped", "ended": ", which has ended"}
     return f"(process {pid}{condition[state(pid)]})"
 
@@ -146,7 +146,7 @@ class Watch:
     Args:
         pids: (name, pid) of processes on this node.
         lost: called once, in the thread, with name, pid and fate of the first process that ended; its pid is 0 in news.
-        news: a descriptor that can be read when there is news of other machines, and the function that reads it, which is called every
+        news: a descriptor that can be read when there is news of other nodes, and the function that reads it, which is called every
             second. It returns name and fate of what has ended, None if there is no such news.
     """
 
@@ -191,7 +191,7 @@ class Watch:
 
 
 class LastWord:
-    """The right to print why the job ends: a byte in a pipe, which one process of the machine takes.
+    """The right to print why the job ends: a byte in a pipe, which one process on the node takes.
 
     The process that has printed writes a byte into a second pipe. Until then, no process may end the job, because that would kill the
     process that prints.
@@ -281,7 +281,7 @@ def _be_at_end(me: int, call: str, seconds: float, pes: Mapping[int, int]) -> No
         me: the PE.
         call: the call's name.
         seconds: until the report is due.
-        pes: pids of the PEs of this machine, by number.
+        pes: pids of the PEs on this node, by number.
     """
     with contextlib.suppress(OSError):  # the parent has ended, or stderr is closed
         parent_ended = os.pidfd_open(pes[me])

@@ -1,4 +1,4 @@
-"""pgas.reset(): it makes a job usable again after an error of kernels or NIC, if its processes, GPUs and card still exist."""
+"""pgas.reset(): it makes a job usable again after an error of kernels or NIC, if its processes, GPUs, and software NIC still exist."""
 
 from pgas.base.agreement import everywhere
 from pgas.base.backend import SIMULATOR

@@ -114,7 +114,7 @@ class Job(Collective):
         plan, self.blocks = self._step(lambda: teams.Plan.of(self.n_pes, requested)), Blocks(requested["PGAS_HOST_BLOCKS"])
         heap_size = whole_pages(requested["PGAS_SYMMETRIC_SIZE"])
         self._create_memory(requested, plan.nbytes, heap_size)
-        self.teams = self._step(lambda: teams.Teams(self.memory, self.my_pe, plan, self.machines, self.paths.nodes))
+        self.teams = self._step(lambda: teams.Teams(self.memory, self.my_pe, plan, self.groups, self.paths.nodes))
         self.heap = Allocator(heap_size, window.HEAP_OFFSET, bounds.limit)
         self.places = device_state.Places(self.heap, self.teams, self.my_pe, self.paths)
         self._growth = growth.Growth(bounds, self.heap, self.memory, self.nic, self.near_pes, self.my_pe, self.exchange)
@@ -143,7 +143,7 @@ class Job(Collective):
         pes = introduce(self.my_pe, requested, self.gpu, self.exchange)
         self.paths = choice.choose(self, self.my_pe, requested, self.gpu, pes, self._remarks.append)
         self.pes, self.transport, self.reason = self.paths.pes, self.paths.transport.name, self.paths.reason
-        self.machines, self.near_pes = self.paths.machines, self.paths.near_pes(self.my_pe)
+        self.groups, self.near_pes = self.paths.groups, self.paths.near_pes(self.my_pe)
         constants = self.paths.constants(requested, self.gpu)
         self._step(lambda: window.freeze(constants))
 
@@ -370,7 +370,7 @@ class Job(Collective):
     # -------------------------------------------------------------------------------------------------------------------- ending
 
     def _process_lost(self, death: str) -> None:
-        """Called in the watching thread when a peer ended before its finalize, or the card or mpirun before its PEs."""
+        """Called in the watching thread when a peer ended before its finalize, or the software NIC or mpirun before its PEs."""
         self.health.lose(death)
         forget_shared_files(every=True)
         timer = threading.Timer(GRACE_S, self._abort)  # even if CUDA calls hang, because the context may be lost
@@ -443,7 +443,7 @@ class Job(Collective):
 
 
 def _forked() -> None:
-    """In a forked child, disable the parent's job: the child is not a PE, but shares the parent's heap, card and MPI."""
+    """In a forked child, disable the parent's job: the child is not a PE, but shares the parent's heap, software NIC, and MPI."""
     global _job, _of_parent, _no_job
     if _job is None:
         return

@@ -703,7 +703,7 @@ def test_heap_larger_than_memory(job, npes):
     ended = job("attempt(pgas.init)\nattempt(pgas.my_pe)\n", npes=npes, PGAS_SYMMETRIC_SIZE="100T")
     heaps = "heaps of PEs 0, 1 take" if npes == 2 else "heap of PE 0 takes"
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    refusal = f"PGAS_SYMMETRIC_SIZE=100 TiB: the {heaps} {npes * 100} TiB, and the machine has {size_text(memory)}; "
+    refusal = f"PGAS_SYMMETRIC_SIZE=100 TiB: the {heaps} {npes * 100} TiB, and the node has {size_text(memory)}; "
     assert ended.status == 0, ended
     assert sorted(ended.lines(0)) == sorted([
         *[f"HeapError: {refusal}it may be at most {size_text(memory // npes)}"] * npes,

@@ -76,7 +76,7 @@ def test_heaps_larger_than_the_memory():
     simulators = [pe(0, "alpha", host_memory=99), pe(1, "beta", host_memory=29), pe(2, "beta", host_memory=29)]
     with pytest.raises(
         HeapError,
-        match=r"^PGAS_SYMMETRIC_SIZE=15 bytes: the heaps of PEs 1, 2 take 30 bytes, and the machine has 29 bytes; it may be at most 14 by",
+        match=r"^PGAS_SYMMETRIC_SIZE=15 bytes: the heaps of PEs 1, 2 take 30 bytes, and the node has 29 bytes; it may be at most 14 by",
     ):
         check_memory(simulators, 15)
     with pytest.raises(HeapError, match="the heaps of PEs 1, 2 take 100 GiB, and the GPU has 80 GiB; it may be at most 40 GiB"):

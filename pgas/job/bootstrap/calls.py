@@ -87,7 +87,7 @@ class Collective:
         overdue(f"PE {me}", f"{liveness.listed(names)} in {self._made}{where}")
 
     def _pid(self, pe: int) -> int | None:
-        """Return the process of a PE on this machine, None if it is unknown or elsewhere."""
+        """Return the process of a PE on this node, None if it is unknown or elsewhere."""
         if not self.processes:
             return siblings(os.getppid()).get(pe)
         process = self.processes[pe]

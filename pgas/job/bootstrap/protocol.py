@@ -46,7 +46,7 @@ class Bootstrap(Protocol):
         """End all processes of the job."""
 
     def hearing(self) -> tuple[int, Callable[[], tuple[str, str] | None]] | None:
-        """Return a descriptor of news, and a function that reads name and fate of a dead PE of another machine from it.
+        """Return a descriptor of news, and a function that reads name and fate of a dead PE on another node from it.
 
         The function must be called every second, because it also notices that the others cannot be reached. None: the launcher ends all
         PEs when one ends, so there is no news.

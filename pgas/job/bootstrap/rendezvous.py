@@ -3,7 +3,7 @@
 =========  ================================================  ===========================================================
 launcher   server                                            secret
 =========  ================================================  ===========================================================
-pgas.run   the launcher, on this machine or --master         random; for several machines from the user's key
+pgas.run   the launcher, on this node or --master            random; for several nodes from the user's key
 torchrun   rank 0, at MASTER_ADDR                            random, by torch's own store; without torch the user's key
 srun       rank 0, at the first host of the step             from the user's key
 given      the process that called pgas.unique_id()          random, in the unique id

@@ -4,7 +4,7 @@ One process of the job is the server (PE 0, or ``python -m pgas.run``). Every PE
 one for exchanges, one for news of dead PEs. store_messages.py says what goes over them.
 
 The server keeps state per group. A group is the PEs of one job (a process may form several jobs, one after another), or the launchers of
-several machines.
+several nodes.
 """
 
 import contextlib
@@ -295,7 +295,7 @@ class Store:
         return self._news.socket.fileno(), self._hear
 
     def _hear(self) -> tuple[str, str] | None:
-        """Return name and fate of a dead PE, or of the store; None for a PE of this machine, because its process is watched directly."""
+        """Return name and fate of a dead PE, or of the store; None for a PE on this node, because its process is watched directly."""
         try:
             self._news.wait(0)
             while (taken := self._news.take()) is not None:

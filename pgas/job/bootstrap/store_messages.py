@@ -20,7 +20,7 @@
     is answered by REFUSED, and the connection goes on.
 
 4.  A client that waits for the server sends PING from time to time, and the server answers PONG. If nothing comes for PGAS_TIMEOUT, the
-    server is unreachable. The server finds out by TCP whether a client's machine is reachable (keep_alive()), so that a PE that is stopped,
+    server is unreachable. The server finds out by TCP whether a client's node is reachable (keep_alive()), so that a PE that is stopped,
     or busy in code that keeps the GIL, does not count as unreachable.
 
 Messages are authenticated, not encrypted.
@@ -261,7 +261,7 @@ def gathered(body: bytes, size: int) -> list[bytes]:
 
 
 def keep_alive(connection: socket.socket, timeout_s: float) -> None:
-    """Let TCP end a connection whose other machine acknowledges nothing for timeout_s and SLACK_S, also if there is nothing to send."""
+    """Let TCP end a connection whose other node acknowledges nothing for timeout_s and SLACK_S, also if there is nothing to send."""
     limit_s = timeout_s + SLACK_S
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(min(10, limit_s / 4))))
@@ -270,5 +270,5 @@ def keep_alive(connection: socket.socket, timeout_s: float) -> None:
 
 
 def unreachable(error: OSError) -> bool:
-    """Whether an error of a connection means that the other machine does not answer; otherwise its process has closed the connection."""
+    """Whether an error of a connection means that the other node does not answer; otherwise its process has closed the connection."""
     return error.errno in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)

@@ -90,7 +90,7 @@ class StoreServer:
         ports: number of consecutive ports to try.
 
     Raises:
-        BootstrapError: if the address is not one of this machine, or the ports are in use.
+        BootstrapError: if the address is not one of this node, or the ports are in use.
     """
 
     def __init__(self, host: str, port: int, secret: bytes, ports: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""The failure detector: a thread of each PE, and one process for each machine, that notice when a process of the job ends."""
+"""The failure detector: a thread of each PE, and one process per node, that notice when a process of the job ends."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ _INIT = "pgas.init()"
 #: The LastWord of the last job of this process.
 _word: LastWord | None = None
 
-#: The PEs of the last job on this machine: number and pid, this process's first.
+#: The PEs of the last job on this node: number and pid, this process's first.
 _here: dict[int, int] = {}
 
 
@@ -35,7 +35,7 @@ def last_word() -> LastWord | None:
 
 
 def here() -> dict[int, int]:
-    """Return the PEs of the last job on this machine: number and pid, this process's first."""
+    """Return the PEs of the last job on this node: number and pid, this process's first."""
     return _here
 
 
@@ -69,7 +69,7 @@ class Watcher:
 
 
 class FailureDetector:
-    """Notices when a process of the job on this machine ends: by a thread of each PE, and by one process that prints it."""
+    """Notices when a process of the job on this node ends: by a thread of each PE, and by one process that prints it."""
 
     def __init__(self) -> None:
         self._watch: Watch | None = None
@@ -85,7 +85,7 @@ class FailureDetector:
         """
         global _word, _here
         bootstrap, processes = job.bootstrap, job.processes
-        me, machines = bootstrap.rank, {process.node for process in processes}
+        me, nodes = bootstrap.rank, {process.node for process in processes}
         here = [pe for pe, process in enumerate(processes) if process.node == processes[me].node]
         first = here[0]
         _here = {me: os.getpid()} | {pe: processes[pe].pid for pe in here}
@@ -101,7 +101,7 @@ class FailureDetector:
         _word = word or LastWord()
         parents = {processes[pe].parent: f"the process that started PE {pe}" for pe in reversed(here)}
         watched = [*((f"PE {pe}", processes[pe].pid) for pe in here), *((who, pid) for pid, who in parents.items() if pid)]
-        rest = _REST if len(machines) == 1 else f" on {socket.gethostname()}{_REST}{_FIRST}"
+        rest = _REST if len(nodes) == 1 else f" on {socket.gethostname()}{_REST}{_FIRST}"
 
         def start() -> None:
             others = [(who, pid) for who, pid in watched if pid != os.getpid()]
@@ -133,6 +133,6 @@ class FailureDetector:
 
 
 def _inherited_word() -> LastWord | None:
-    """Return the machine's LastWord if ``python -m pgas.run`` made it, because that process also prints."""
+    """Return the node's LastWord if ``python -m pgas.run`` made it, because that process also prints."""
     values = read_launched(os.environ.get(LAUNCHED, ""))
     return LastWord(inherited=tuple(values["word"])) if values else None

@@ -97,7 +97,7 @@ def install(bootstrap: Bootstrap, current: Callable[[], Ends | None]) -> None:
 
 
 def end_all(bootstrap: Bootstrap, explain: Callable[[], None], *, after: bool, grace_s: float = GRACE_S, status: int = 1) -> None:
-    """End the job; print why, unless another process of this machine does. The job does not end before one has printed it.
+    """End the job; print why, unless another process on this node does. The job does not end before one has printed it.
 
     Args:
         bootstrap: that of the job.

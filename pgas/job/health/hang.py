@@ -53,7 +53,7 @@ class Subject:
     places: device_state.Places
     nic: NIC | None
     timeout_s: float
-    #: Process ids of the other PEs of this machine.
+    #: Process ids of the other PEs on this node.
     others: Mapping[int, int]
     #: The kernels launched last that are not known to have ended: name and grid, handle of the stream.
     launched: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=8))

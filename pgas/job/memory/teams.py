@@ -194,13 +194,13 @@ class Teams:
         memory: this PE's memory, with the slot and the state page mapped.
         me: this PE's number.
         plan: the division of team memory.
-        machines: all PEs, in groups that map each other's memory.
+        groups: all PEs, in groups that map each other's memory.
         nodes: all PEs, in groups of one node each.
     """
 
-    def __init__(self, memory: Memory, me: int, plan: Plan, machines: Sequence[Sequence[int]], nodes: Sequence[Sequence[int]]) -> None:
-        self._memory, self._me, self.plan, self._machines = memory, me, plan, machines
-        self._near_pes = _group(machines, me)
+    def __init__(self, memory: Memory, me: int, plan: Plan, groups: Sequence[Sequence[int]], nodes: Sequence[Sequence[int]]) -> None:
+        self._memory, self._me, self.plan, self._groups = memory, me, plan, groups
+        self._near_pes = _group(groups, me)
         self._base = window.slot(me) + window.HEAP_OFFSET - plan.nbytes
         self.records: dict[int, Record] = {}
         self.room = Room((1 << layout.MAX_TEAMS) - 1, (1 << min((plan.nbytes - layout.ALL_ROWS_BYTES) // plan.unit, _UNITS)) - 1)
@@ -213,7 +213,7 @@ class Teams:
         same = [pes[local] for pes in nodes if local < len(pes)]
         for number, pes, most in (
             (WORLD, every, len(every)),
-            (SHARED, self._near_pes, max(map(len, self._machines))),
+            (SHARED, self._near_pes, max(map(len, self._groups))),
             (NODE, node, max(map(len, nodes))),
             (SAME_LOCAL, same, len(nodes)),
         ):
@@ -246,7 +246,7 @@ class Teams:
             layout.TEAM_SIZE: len(pes), layout.TEAM_RANK: pes.index(self._me),
             layout.CHANNEL_BYTES: size, layout.CHANNEL_COUNT: record.channels,
             layout.STAGING_OFFSET: self.plan.staging_offset(len(pes)), layout.TEAM_NEAR: int(record.near),
-            layout.TEAM_PER_MACHINE: self._per_machine(pes),
+            layout.TEAM_PER_MACHINE: self._per_group(pes),
         }  # fmt: skip
         entry = layout.TEAMS + number * layout.TEAM_ENTRY
         for offset, value in words.items():
@@ -256,12 +256,12 @@ class Teams:
         if SIMULATOR:
             cpu.read_again()
 
-    def _per_machine(self, pes: tuple[int, ...]) -> int:
-        """Return the number of members per node if every node has the same number (kernels/collectives/nodes.py), 0 otherwise."""
-        numbers = [next(number for number, machine in enumerate(self._machines) if pe in machine) for pe in pes]
+    def _per_group(self, pes: tuple[int, ...]) -> int:
+        """Return the number of members per group if every group has the same number (kernels/collectives/nodes.py), 0 otherwise."""
+        numbers = [next(number for number, group in enumerate(self._groups) if pe in group) for pe in pes]
         count = numbers.count(numbers[0])
-        machines = numbers[::count]
-        regular = numbers == [machine for machine in machines for _ in range(count)] and len(set(machines)) == len(machines)
+        groups = numbers[::count]
+        regular = numbers == [group for group in groups for _ in range(count)] and len(set(groups)) == len(groups)
         return count if regular else 0
 
     def _address(self, record: Record) -> int:

@@ -18,7 +18,7 @@ __all__ = ["SoftwareCard", "find", "observe", "queue_pairs"]
 
 
 def find() -> list[str]:
-    """Return the names of the software NICs of this machine (of this network namespace)."""
+    """Return the names of the software NICs on this node (in this network namespace)."""
     from pgas.transports.softhca.process import client
 
     return client.find()

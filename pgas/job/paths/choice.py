@@ -36,7 +36,7 @@ class Paths:
     choice: Choice | None  #: the NIC of this PE, None if it uses none
 
     @property
-    def machines(self) -> tuple[Sequence[int], ...]:
+    def groups(self) -> tuple[Sequence[int], ...]:
         """All PEs, in groups that map each other's memory."""
         return self.neighbours.groups if self.transport.maps_peers else tuple(range(pe, pe + 1) for pe in range(len(self.pes)))
 
@@ -47,12 +47,12 @@ class Paths:
 
     @property
     def in_row(self) -> bool:
-        """Whether the numbers of the PEs of each machine are consecutive."""
-        return all(isinstance(pes, range) for pes in self.machines)
+        """Whether the numbers of the PEs in each group are consecutive."""
+        return all(isinstance(pes, range) for pes in self.groups)
 
     def near_pes(self, pe: int) -> Sequence[int]:
         """Return the PEs that map a PE's memory, itself among them."""
-        return next(pes for pes in self.machines if pe in pes)
+        return next(pes for pes in self.groups if pe in pes)
 
     def constants(self, requested: Mapping[str, Any], gpu: "GPU | None") -> window.Constants:
         """Return what this PE's kernels are compiled with."""
@@ -96,13 +96,13 @@ class Paths:
             return self.reason
         if b in self.near_pes(a):
             return "memory is mapped"
-        return self.neighbours.apart(a, b) or "others of their machine do not map each other's memory"
+        return self.neighbours.apart(a, b) or "other PEs on their node do not map each other's memory"
 
     def reasons(self) -> list[str]:
         """Return lines about the paths of all pairs of PEs and the reasons for them."""
         alike: dict[tuple[str, str], list[str]] = {}
-        for i, some in enumerate(self.machines):
-            for others in self.machines[i:]:
+        for i, some in enumerate(self.groups):
+            for others in self.groups[i:]:
                 a, b = some[0], others[0]
                 pes = ranges(some) if some is others else f"{ranges(some)} and {ranges(others)}"
                 alike.setdefault((self.between(a, b), self.why(a, b)), []).append(pes)

@@ -122,7 +122,7 @@ def _under_mps(ordinal: int) -> bool:
 
 
 def uuid(ordinal: int) -> str:
-    """Return the UUID of a GPU, by which every process of the machine knows it."""
+    """Return the UUID of a GPU, by which every process on the node knows it."""
     raw = check(driver.cuDeviceGetUuid(ordinal), "cuDeviceGetUuid").bytes
     text = bytes(b & 0xFF for b in raw).hex() if not isinstance(raw, bytes) else raw.hex()
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
@@ -144,7 +144,7 @@ def place_engine(gpu: GPU, used: set[str | None], device: int | None, sms: int) 
         device = next((ordinal for ordinal in range(count) if uuid(ordinal) not in used), gpu.ordinal)
     if device >= count:
         raise PgasError(f"PGAS_SOFTHCA_DEVICE={device}: {count} GPU(s) are visible to PE 0, 0 to {count - 1}")
-    if uuid(device) not in used and not _under_mps(device):  # else cards and PEs of other jobs may be there
+    if uuid(device) not in used and not _under_mps(device):  # otherwise software NICs and PEs of other jobs may be there
         return device, sms, 0
     total = _attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device)
     share = min(sms or total // 4, total)

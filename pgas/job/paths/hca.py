@@ -1,4 +1,4 @@
-"""The NIC of this PE: a device of the machine, chosen by PGAS_HCA, or the software NIC."""
+"""The NIC of this PE: a device of the node, chosen by PGAS_HCA, or the software NIC."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LOCAL", "choose", "ordering", "queue_pairs", "unused"]
 
-#: Variables that may differ from PE to PE: names and numbers of devices and GIDs differ by machine, the launchers' variables by PE.
+#: Variables that may differ from PE to PE: names and numbers of devices and GIDs differ by node, the launchers' variables by PE.
 LOCAL = frozenset({"PGAS_HCA", "PGAS_HCA_LIST", "PGAS_IB_GID_INDEX", *config.SECRETS})
 
 

@@ -1,4 +1,4 @@
-"""The choice of transports from the PEs' machines, GPUs and NICs, and checks of these. Pure functions of the PEs' descriptions."""
+"""The choice of transports from the PEs' nodes, GPUs, and NICs, and checks of these. Pure functions of the PEs' descriptions."""
 
 import os
 from collections import defaultdict
@@ -42,7 +42,7 @@ class PE:
     #: Its NIC, e.g. "mlx5_0:1", and why; "softhca" is the software NIC, "" a device asked for that cannot be used.
     nic: str = SOFTHCA
     nic_reason: str = ""
-    #: Bytes of its machine's memory.
+    #: Size in bytes of its node's memory.
     host_memory: int = field(default_factory=lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
@@ -50,7 +50,7 @@ def check_alike(pes: Sequence[PE]) -> None:
     """Refuse a job whose PEs were started differently.
 
     Raises:
-        BootstrapError: if versions, options or kinds of machine differ; the message gives the first difference.
+        BootstrapError: if versions, options, or backends (GPU or simulator) differ; the message gives the first difference.
     """
     for pe in pes[1:]:
         for name, first, other in (
@@ -108,7 +108,7 @@ def check_memory(pes: Sequence[PE], size: int) -> None:
             heaps = f"the heaps of PEs {numbers} take" if len(group) > 1 else f"the heap of PE {numbers} takes"
             raise HeapError(
                 f"PGAS_SYMMETRIC_SIZE={size_text(size)}: {heaps} {size_text(len(group) * size)}, and "
-                f"{'the GPU' if on_gpu else 'the machine'} has {size_text(memory)}; it may be at most {size_text(memory // len(group))}"
+                f"{'the GPU' if on_gpu else 'the node'} has {size_text(memory)}; it may be at most {size_text(memory // len(group))}"
             )
 
 

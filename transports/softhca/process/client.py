@@ -130,7 +130,7 @@ def _deaf() -> Iterator[None]:
 
 
 def find() -> list[str]:
-    """Return the names of the software NICs on this machine (in this network namespace)."""
+    """Return the names of the software NICs on this node (in this network namespace)."""
     from pgas.transports.softhca.process.server import SOCKET_PREFIX
 
     pattern = rb" @(%s\d+-[0-9a-f]{16})$" % SOCKET_PREFIX.encode()  # other sockets' names may have any bytes, including newlines
