@@ -34,12 +34,12 @@ def find_fault(given: Mapping[str, int], issued: Issued) -> str | None:
     fewest, most = issued.wqes
     text = f"for {issued.messages} messages of {issued.nbytes} bytes"
     if given["errors"]:
-        return f"the card counted {given['errors']} errors {text}"
+        return f"the software NIC counted {given['errors']} errors {text}"
     if not fewest <= given["wqes"] <= most:
         wanted = str(fewest) if fewest == most else f"{fewest} to {most}"
-        return f"the card executed {given['wqes']} WQEs instead of {wanted} {text}"
+        return f"the software NIC executed {given['wqes']} WQEs instead of {wanted} {text}"
     if given["nbytes"] != issued.nbytes:
-        return f"the card moved {given['nbytes']} bytes in {given['wqes']} WQEs {text}"
+        return f"the software NIC moved {given['nbytes']} bytes in {given['wqes']} WQEs {text}"
     if not min(fewest, 1) <= given["doorbells"] <= given["wqes"]:
-        return f"the card saw {given['doorbells']} doorbells for {given['wqes']} WQEs {text}"
+        return f"the software NIC observed {given['doorbells']} doorbells for {given['wqes']} WQEs {text}"
     return None

@@ -155,7 +155,7 @@ def _measure(case: Case) -> tuple[dict[str, Any], dict[int, str]]:
     except (pgas.HeapError, ValueError) as error:  # raised on all PEs if there is no room, or the blocks cannot all be resident
         raise pair.RefusedError(f"size {case.size}: {error}") from error
     given = {name: value - before[name] for name, value in counts.nic_counts().items()}
-    errors = f"the card counted {given['errors']} errors" if given.get("errors") else None
+    errors = f"the software NIC counted {given['errors']} errors" if given.get("errors") else None
     all_of_them = pgas.allgather_object((mine, mine.fault or errors))
     faults = {pe: fault for pe, (_, fault) in enumerate(all_of_them) if fault is not None}
     slowest = max((measured for measured, _ in all_of_them), key=lambda measured: measured.seconds)

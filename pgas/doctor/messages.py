@@ -152,7 +152,7 @@ _KINDS = (
         (
             r"software NIC|softhca",
             r"\bUAR\b",
-            r"CQE syndrome|unknown fault|(delay|late) must|late: |on a GPU the card",
+            r"CQE syndrome|unknown fault|(delay|late) must|late: |on a GPU, the software NIC does",
             r"not a message of",
         ),
         "the software NIC, which replaces a NIC, did not start, does not answer, or cannot do what was asked",

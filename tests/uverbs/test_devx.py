@@ -307,7 +307,7 @@ def test_a_kernel_that_keeps_the_status(machine, pes):
     machine.refused = {Command.CREATE_QP: (Status.LIM, 0x5DEAD1)}
     machine.old_kernel = True
     assert said(make, pes[0]) == (
-        "mlx5_0: CREATE_QP failed: Cannot allocate memory (errno 12); the kernel returns no status and syndrome of the card"
+        "mlx5_0: CREATE_QP failed: Cannot allocate memory (errno 12); the kernel returns no status and syndrome of the NIC"
     )
 
 

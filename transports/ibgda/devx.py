@@ -171,7 +171,7 @@ class DevX:
         if error and status == Status.OK:
             raise TransportError(
                 f"{self.name}: {command_name(opcode)} failed: {os.strerror(abs(error))} (errno {abs(error)}); the kernel returns no status "
-                "and syndrome of the card"
+                "and syndrome of the NIC"
             )
 
     def _key(self, inbox: bytes, name: str) -> tuple[str, int]:

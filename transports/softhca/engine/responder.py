@@ -180,7 +180,7 @@ def update(hca: int, qp: int, work: int) -> int:
         old = ops.load_atomic(remote, width)
         new = updated(opcode, width, operands, old)
         if load(hca + t.CTL_ATOMICS_SPLIT) != 0:
-            # As on a card whose atomics and those of the SMs do not see each other: a gap between read and write, long
+            # Like a NIC whose atomics are not atomic with respect to those of the SMs: a gap between read and write, long
             # enough for a PE to run in it.
             ops.idle(ops.YIELDS)
             ops.store_atomic(remote, new, width)

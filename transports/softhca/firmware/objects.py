@@ -166,7 +166,7 @@ class Objects:
             if start <= reached:
                 reached = max(reached, start + size)
         if nbytes < 1 or reached < address + nbytes:
-            raise RequestRefused(f"{what}: {nbytes} bytes at {address:#x} are not memory of PE {pe} that the card can reach")
+            raise RequestRefused(f"{what}: {nbytes} bytes at {address:#x} are not memory of PE {pe} that the software NIC can access")
 
     def register_umem(self, pe: int, address: int, nbytes: int, page_size: int = layout.UMEM_PAGE_SIZE) -> int:
         """Return the id of a new UMEM, like CREATE_UMEM with an mtt of pages of this size."""

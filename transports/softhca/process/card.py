@@ -64,7 +64,7 @@ class Card:
     def set_faults(self, faults: Faults) -> None:
         """Replace the faults. The engine, which counts down to some of them, is paused meanwhile."""
         if faults.late and not DELAYS_DATA:
-            raise ValueError("late: on a GPU the card does not delay data")
+            raise ValueError("late: on a GPU, the software NIC does not delay data")
         control, paused = self.tables, self.paused
         self.pause()
         self._faulty = bool(faults.delay or faults.fail or faults.stop or faults.split_atomics or faults.late)

@@ -292,7 +292,7 @@ def _end_after(*descriptors: int) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Be the software NIC of a node (`python -m pgas.transports.softhca.process`, started by client.start)."""
     parser = argparse.ArgumentParser(prog="python -m pgas.transports.softhca.process", description=main.__doc__)
-    parser.add_argument("--control", type=int, required=True, help="descriptor of the socket to the process that starts the card")
+    parser.add_argument("--control", type=int, required=True, help="descriptor of the socket to the process that starts the software NIC")
     parser.add_argument("--parent", type=int, required=True, help="the pid of that process")
     parser.add_argument("--pes", type=int, required=True, help="PEs of this node")
     parser.add_argument("--engine", choices=("cpu", "cuda"), default="cpu", help="a thread of this process, or a kernel")
