@@ -25,7 +25,7 @@ import numpy as np
 
 import pgas
 from pgas.api.jit import Kernel
-from pgas.base import config
+from pgas.base import config, model
 from pgas.base.arguments import Parser, input_file, one_of, within
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError
@@ -37,11 +37,10 @@ from pgas.kernels import window
 from pgas.kernels.compiler import backend, cuda
 from pgas.kernels.compiler.binding import BINDER, HOST_FORMS
 from pgas.sass import COMPUTE_CAPABILITY, Built, assemble, compile_ptx
-from pgas.sim import model
 from pgas.transports import registry
 
 if not SIMULATOR:
-    from pgas.job.gpu_compiler import missing
+    from pgas.job.gpu_verdicts import missing
     from pgas.kernels.compiler import compiler
     from pgas.kernels.compiler.reason import reason
 

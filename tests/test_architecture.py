@@ -21,7 +21,7 @@ LINKS = ("kernels", "transports", "perftests")
 
 #: Folders are layers, lowest first. A folder imports those before it. One that is not listed belongs to the one that it lies in.
 FOLDERS = (
-    "pgas/base", "transports/mlx5", "pgas/sim",
+    "pgas/base", "transports/mlx5", "pgas/native", "pgas/sim",
     "kernels/compiler", "kernels", "kernels/paths", "kernels/ops", "kernels/collectives",
     "transports/memory", "transports/hostloop", "transports", "transports/softhca",
     "pgas/job/bootstrap", "pgas/job/paths", "pgas/job/memory", "pgas/job/health", "pgas/job",
@@ -174,9 +174,9 @@ def test_topology_and_config_decide_without_cuda():
 
 #: The folders that may import the compiler of device code (numba.cuda), Numba's compiler for the CPU, and their code generator (llvmlite).
 IMPORTERS = {
-    "numba.cuda": ("kernels/compiler", "pgas/sim"),
-    "llvmlite": ("kernels/compiler", "pgas/sim", "transports/hostloop"),
-    "numba": ("kernels/compiler", "pgas/sim", "transports/hostloop"),
+    "numba.cuda": ("kernels/compiler", "pgas/native", "pgas/sim"),
+    "llvmlite": ("kernels/compiler", "pgas/native", "pgas/sim", "transports/hostloop"),
+    "numba": ("kernels/compiler", "pgas/native", "pgas/sim", "transports/hostloop"),
 }
 
 
@@ -463,6 +463,11 @@ def test_the_cache_key_covers_what_kernels_are_made_of():
     """A change in any module with device code or its constants must change the key, so that old code is not found."""
     covered = {path.resolve() for path in sys.modules["pgas.api.jit"]._sources()}
     modules = [module for module in SOURCES if module.startswith("pgas.kernels.")]
-    used = {imported for module in modules for _, imported in imports(module) if not imported.startswith(("pgas.sim", "pgas.base"))}
+    used = {
+        imported
+        for module in modules
+        for _, imported in imports(module)
+        if not imported.startswith(("pgas.sim", "pgas.native", "pgas.base"))
+    }
     assert "pgas.transports.mlx5.wqe" in used
     assert [name for name in used if name in SOURCES and SOURCES[name].resolve() not in covered] == []

@@ -83,6 +83,14 @@ pgas.init()
     assert python(program) == (0, "True\n", line)
 
 
+@pytest.mark.parametrize(
+    "modules", ["pgas", "pgas.compile, pgas.job.gpu_verdicts", "pgas.doctor.probe", "pgas.transports.softhca.process.server"]
+)
+def test_gpu_runs_do_not_import_the_simulator(modules):
+    program = f"import sys, {modules}\nprint([name for name in sys.modules if f'{{name}}.'.startswith('pgas.sim.')])"
+    assert python(program, NUMBA_ENABLE_CUDASIM="0", PGAS_ENGINE="cuda") == (0, "[]\n", "")
+
+
 @pytest.mark.slow
 def test_children_inherit_the_choice_silently():
     child = "import pgas; pgas.init(); print(pgas.SIMULATOR)"

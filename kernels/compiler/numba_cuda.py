@@ -38,7 +38,7 @@ from pgas.kernels.compiler import numba_cuda_values as numba_cuda_values  # regi
 from pgas.kernels.compiler.interface import Key
 from pgas.kernels.compiler.told import compiling as compiling  # a member of the interface, as are those below that have two names
 from pgas.kernels.compiler.told import fitted, telling
-from pgas.sim import dtypes
+from pgas.native import dtypes
 
 KernelTypeError: type[Exception] = NumbaTypeError
 

@@ -9,7 +9,7 @@ from numba.cuda import types
 from numba.cuda.extending import models, register_model
 from numba.cuda.target import CUDATargetContext
 
-from pgas.sim.dtypes import Float8
+from pgas.native.dtypes import Float8
 
 __all__: list[str] = []
 

@@ -9,7 +9,7 @@ from typing import Any
 import numba
 import numba_cuda
 
-from pgas.sim.dtypes import ONLY_COPIED
+from pgas.native.dtypes import ONLY_COPIED
 
 __all__ = ["reason"]
 

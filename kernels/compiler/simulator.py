@@ -12,13 +12,13 @@ import numpy as np
 from pgas.base import parameters
 from pgas.kernels.compiler import cpu as twins
 from pgas.kernels.compiler.interface import Key
+from pgas.native.dtypes import element_size as element_size
+from pgas.native.dtypes import has_type as has_type
+from pgas.native.dtypes import is_float8 as is_float8
+from pgas.native.dtypes import numpy_dtype as numpy_dtype
 from pgas.sim import engine
 from pgas.sim.arrays import DeviceArray as DeviceArray  # a member of the interface, as are those below that have two names
 from pgas.sim.arrays import KernelArray, array_at, is_array, ndarray_of
-from pgas.sim.dtypes import element_size as element_size
-from pgas.sim.dtypes import has_type as has_type
-from pgas.sim.dtypes import is_float8 as is_float8
-from pgas.sim.dtypes import numpy_dtype as numpy_dtype
 from pgas.sim.integers import PLAIN, from_device
 from pgas.sim.typing import cuda as cuda
 from pgas.sim.typing import type_of

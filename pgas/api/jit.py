@@ -30,7 +30,7 @@ from pgas.kernels.compiler import backend
 from pgas.transports import mlx5
 
 if SIMULATOR:
-    from pgas.sim import model
+    from pgas.base import model
 else:
     from cuda.core import Device, LaunchConfig
     from cuda.core import launch as cuda_launch

@@ -2,8 +2,12 @@
 
 import ipaddress
 import re
+from collections.abc import Sequence
 
-__all__ = ["host", "integer", "printable", "real"]
+__all__ = ["host", "integer", "printable", "ranges", "real"]
+
+#: Maximum number of ranges in the text of ranges().
+_MAX_RANGES = 6
 
 
 def printable(text: str, most: int = 80) -> str:
@@ -49,3 +53,15 @@ def host(text: str) -> str:
                 f"'{printable(text)}' is not a host: an IP address, or a name whose labels have 1 to 63 letters, digits, - or _"
             ) from None
     return text
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Write ascending numbers as "0-3, 7, 9-12", the first few ranges of them."""
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs[:_MAX_RANGES])
+    return text + (", ..." if len(runs) > _MAX_RANGES else "")

@@ -5,7 +5,7 @@ import time
 
 from pgas.base.errors import PgasError, TransportError
 from pgas.kernels import window
-from pgas.sim import memory
+from pgas.native import atomics
 from pgas.transports.memory.memfd import HostMemory
 from pgas.transports.memory.protocol import Segment
 from pgas.transports.mlx5 import cqe, doorbell, wqe
@@ -54,11 +54,11 @@ def try_queue_pair(adapter: Adapter, path: AddressPath) -> str:
             qp.connect(qp.qpn, port, port)
             step = "a write fails"
             here, there, word, old = (base + _DATA + 4096 * i for i in range(4))
-            memory.store_u64(here, _WORD)
+            atomics.store_u64(here, _WORD)
             _run(qp, base, 0, wqe.write(0, qp.qpn, there, rkey, here, lkey, 8, fm_ce_se=wqe.Ce.ALWAYS))
             _expect(there, _WORD)
             step = "a fetching atomic fails"
-            memory.store_u64(word, 40)
+            atomics.store_u64(word, 40)
             _run(qp, base, 1, wqe.fetch_add(1, qp.qpn, word, rkey, old, lkey, 2, fm_ce_se=wqe.Ce.ALWAYS))
             _expect(word, 42)
             _expect(old, int.from_bytes((40).to_bytes(8, "big"), "little") if returns_big_endian(adapter) else 40)
@@ -73,14 +73,14 @@ def _run(qp: QueuePair, base: int, index: int, data: bytes) -> None:
     uar: Uar = qp.uar
     for offset in range(0, len(data), 8):
         at = base + qp.queues.wq + index * wqe.WQEBB + offset
-        memory.store_u64(at, int.from_bytes(data[offset : offset + 8], "little"))
+        atomics.store_u64(at, int.from_bytes(data[offset : offset + 8], "little"))
     record = base + qp.queues.dbr + doorbell.DBR_SND_OFFSET
-    memory.store_release_u32(record, int.from_bytes(doorbell.dbr(index + 1), "little"))
-    memory.store_release_u64(uar.register_address, int.from_bytes(doorbell.next_empty(index + 1, qp.qpn), "little"))
+    atomics.store_release_u32(record, int.from_bytes(doorbell.dbr(index + 1), "little"))
+    atomics.store_release_u64(uar.register_address, int.from_bytes(doorbell.next_empty(index + 1, qp.qpn), "little"))
     entry, deadline = base + qp.queues.cq, time.monotonic() + _TIMEOUT_S
     while True:
-        tail = memory.load_acquire_u64(entry + cqe.CQE_TAIL).to_bytes(8, "little")
-        seen = cqe.decode(b"".join(memory.load_u64(entry + i).to_bytes(8, "little") for i in range(0, cqe.CQE_TAIL, 8)) + tail)
+        tail = atomics.load_acquire_u64(entry + cqe.CQE_TAIL).to_bytes(8, "little")
+        seen = cqe.decode(b"".join(atomics.load_u64(entry + i).to_bytes(8, "little") for i in range(0, cqe.CQE_TAIL, 8)) + tail)
         if seen.opcode != cqe.CqeOpcode.INVALID and seen.wqe_counter == index:
             break
         if time.monotonic() > deadline:
@@ -92,6 +92,6 @@ def _run(qp: QueuePair, base: int, index: int, data: bytes) -> None:
 
 
 def _expect(address: int, value: int) -> None:
-    found = memory.load_u64(address)
+    found = atomics.load_u64(address)
     if found != value:
         raise TransportError(f"it completed, and memory holds {found:#x} instead of {value:#x}")

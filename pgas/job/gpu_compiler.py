@@ -1,7 +1,7 @@
-"""PGAS_DEBUG=strict: a process that compiles the simulator's kernels for a GPU, and says which ones the compiler refuses.
+"""PGAS_DEBUG=strict: compiles the simulator's kernels for a GPU, in a process of its own, and reports those that the compiler rejects.
 
-A child, because Numba decides between simulator and GPU once for a process. It reads pickles from its parent's pipe: the import path and
-the constants of kernels, then kernels (sim/transfer.py). It answers each with a line of JSON.
+A child (gpu_verdicts.py), because Numba decides between simulator and GPU once for a process. It reads pickles from its parent's pipe: the
+import path and the constants of kernels, then kernels (sim/transfer.py). It answers each with a line of JSON.
 """
 
 import contextlib
@@ -13,22 +13,11 @@ import sys
 import threading
 from typing import Any
 
-from pgas.base.backend import SIMULATOR
 from pgas.base.launcher import launched_rank
 from pgas.kernels import window
 from pgas.sim import transfer
 
-if not SIMULATOR:
-    from cuda import pathfinder
-    from cuda.bindings import nvvm
-
-    from pgas.kernels.compiler import compiler
-    from pgas.kernels.compiler.reason import reason
-
-__all__ = ["GPUCompiler", "missing"]
-
-#: That of an H100.
-_COMPUTE_CAPABILITY = (9, 0)
+__all__ = ["GPUCompiler"]
 
 
 class GPUCompiler:
@@ -80,7 +69,7 @@ class GPUCompiler:
             return "", f"{type(error).__name__}: {error}"
         if self._process is None:
             environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}
-            command = [sys.executable, "-m", __name__]
+            command = [sys.executable, "-m", "pgas.job.gpu_verdicts"]
             # Of a session of its own, because Ctrl-C on a terminal is for the PE. It ends when its pipe does.
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
@@ -95,45 +84,3 @@ class GPUCompiler:
             self._end()
             raise
         return refused, unknown
-
-
-def missing() -> str:
-    """Return what the compiler lacks on this machine, "" if it can compile."""
-    for library, ask in (("libNVVM", nvvm.ir_version), ("libnvrtc", lambda: pathfinder.load_nvidia_dynamic_lib("nvrtc"))):
-        try:
-            ask()
-        except Exception as error:  # of whatever class cuda.bindings has
-            return f"{library} is missing, which pip install 'pgas[cu13]' brings ({str(error).splitlines()[0]})"
-    return ""
-
-
-def _verdict(data: bytes) -> tuple[str, str]:
-    """Return why a kernel does not compile, and why it could not be tried."""
-    try:
-        function, types = pickle.loads(data)
-    except Exception as error:  # of whatever class an import of the user's modules raises
-        return "", f"{type(error).__name__}: {error}"
-    try:
-        compiler.ptx(function, types, _COMPUTE_CAPABILITY)
-    except Exception as error:  # of whatever class the compiler has
-        return reason(error, function), ""
-    return "", ""
-
-
-def main() -> None:
-    """Compile kernels from stdin until it ends."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # modules of the user may print when they are imported
-    sys.path[:], constants = pickle.load(sys.stdin.buffer)
-    window.freeze(constants)
-    lacking = missing()
-    while True:
-        try:
-            data = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            return
-        print(json.dumps(("", lacking) if lacking else _verdict(data)), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
 
+from pgas.native.dtypes import FLOAT8
 from pgas.sim import activity, engine
-from pgas.sim.dtypes import FLOAT8
 from pgas.sim.float8 import assigned, copied
 from pgas.sim.integers import ELEMENTS, element, wrapped
 

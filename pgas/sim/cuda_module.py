@@ -12,14 +12,14 @@ from numba.cuda.simulator import kernelapi
 from numba.cuda.simulator.vector_types import vector_types
 from numba.np import numpy_support as core_numpy
 
+from pgas.base.model import SHARED_PER_BLOCK
+from pgas.native.dtypes import FLOAT8
 from pgas.sim import activity, engine, mem
 from pgas.sim.arrays import ATOMIC_READS, LocalArray, SharedArray, count_read, ndarray_of, store
-from pgas.sim.dtypes import FLOAT8
 from pgas.sim.engine import FULL_MASK, WARP_SIZE
 from pgas.sim.float8 import only_copied
 from pgas.sim.integers import CLASSES, Integer, element, int64, wrapped
 from pgas.sim.kernel_code import STAND_INS, value_of
-from pgas.sim.model import SHARED_PER_BLOCK
 
 __all__ = ["CACHE_HINTS", "KERNEL_MODULE", "KernelModule"]
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from greenlet import getcurrent
 
+from pgas.base import model
 from pgas.base.errors import PgasError
-from pgas.sim import model
 from pgas.sim import report as reports
 from pgas.sim.scheduler import FULL_MASK, WARP_SIZE, Block, Gathering, Index, Launch, Rendezvous, ScheduleObserver, SimThread, Worker
 from pgas.sim.turns import Turns

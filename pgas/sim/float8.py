@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from pgas.sim.dtypes import FLOAT8, ONLY_COPIED
+from pgas.native.dtypes import FLOAT8, ONLY_COPIED
 
 __all__ = ["COPIED", "Element", "assigned", "copied", "only_copied"]
 

@@ -20,8 +20,9 @@ from numba.cuda.simulator import api, kernel
 from numba.cuda.simulator.args import ArgHint, InOut
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
+from pgas.base import model
 from pgas.base.errors import PgasError
-from pgas.sim import engine, model
+from pgas.sim import engine
 from pgas.sim.arrays import KernelArray
 from pgas.sim.cuda_module import CACHE_HINTS, KERNEL_MODULE
 from pgas.sim.integers import typed

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-__all__ = ["WaitsFor", "describe", "ranges"]
+from pgas.base.text import ranges
 
-_MAX_RANGES = 6
+__all__ = ["WaitsFor", "describe"]
+
 _MAX_LINES = 8
 
 #: What a thread waits for. Text, or a function that returns it: in a spin loop. (operation, mask or None): in a barrier or warp operation.
@@ -54,18 +55,6 @@ def describe(launch: ReportedLaunch) -> str:
     if returned:
         lines.append(f"{_blocks(launch, returned)} {'has' if len(returned) == 1 else 'have'} returned")
     return ". ".join(lines)
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Write ascending numbers as "0-3, 7, 9-12", the first few ranges of them."""
-    runs: list[list[int]] = []
-    for n in numbers:
-        if runs and n == runs[-1][1] + 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs[:_MAX_RANGES])
-    return text + (", ..." if len(runs) > _MAX_RANGES else "")
 
 
 def _block(block: ReportedBlock) -> str:

@@ -1,7 +1,8 @@
 """Kernels of the simulator in another process, whose numba-cuda compiles them for GPUs.
 
 Numba decides between simulator and GPU once for a process, so a process of the simulator sends a kernel as bytes. cloudpickle writes the
-code of functions and the globals that they use; the reducers here put the GPU's objects in the place of the simulator's.
+code of functions and the globals that they use; the reducers here put the GPU's objects (native/transferred.py) in the place of the
+simulator's.
 """
 
 import importlib
@@ -10,18 +11,14 @@ import pickle
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-import numba.cuda
 import numpy as np
 from numba.cuda import cloudpickle
+from numba.cuda.simulator.kernel import FakeCUDAKernel
 
-from pgas.base.backend import SIMULATOR
-
-if SIMULATOR:
-    from numba.cuda.simulator.kernel import FakeCUDAKernel
-
-    from pgas.sim.arrays import is_array, ndarray_of
-    from pgas.sim.cuda_module import KERNEL_MODULE
-    from pgas.sim.typing import type_of
+from pgas.native import transferred
+from pgas.sim.arrays import is_array, ndarray_of
+from pgas.sim.cuda_module import KERNEL_MODULE
+from pgas.sim.typing import type_of
 
 __all__ = ["dumps", "types_of"]
 
@@ -38,47 +35,27 @@ def dumps(kernel: Any, types: tuple[Any, ...]) -> bytes:
     return out.getvalue()
 
 
-class _DeviceArray:
-    """An array in the memory of a GPU, for the compiler."""
-
-    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], typestr: str, address: int) -> None:
-        self.__cuda_array_interface__ = {"shape": shape, "strides": strides, "typestr": typestr, "data": (address, False), "version": 3}
-
-
-def _device_function(function: Any) -> Any:
-    return numba.cuda.jit(device=True)(function)
-
-
-def _attribute(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(module), name)
-
-
-def _instance(module: str, name: str) -> Any:
-    """Return an object of a class with this name, which the compiler refuses as it refuses the real one."""
-    return type(name, (), {"__module__": module})()
-
-
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc, no-any-unimported]
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
         if isinstance(obj, FakeCUDAKernel):
-            return _device_function, (obj.fn,)
+            return transferred.device_function, (obj.fn,)
         if obj is KERNEL_MODULE:
             return importlib.import_module, ("numba.cuda",)
         if (name := _name_in_cuda(obj)) is not None:
-            return _attribute, ("numba.cuda", name)
+            return transferred.attribute, ("numba.cuda", name)
         if isinstance(obj, int) and kind.__module__ == "pgas.api.team":  # in kernels a team is its number
             return int, (int(obj),)
         if is_array(obj) and not isinstance(obj, np.ndarray):
             array = ndarray_of(obj)
-            return _DeviceArray, (array.shape, array.strides, array.dtype.str, array.ctypes.data)
+            return transferred.DeviceArray, (array.shape, array.strides, array.dtype.str, array.ctypes.data)
         given = super().reducer_override(obj)
         by_name = isinstance(obj, (type, FunctionType, BuiltinFunctionType))
         if given is NotImplemented and not by_name and kind not in self.dispatch_table:
             try:
                 obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
             except TypeError:  # such as a lock or a file
-                return _instance, (kind.__module__, kind.__qualname__)
+                return transferred.instance, (kind.__module__, kind.__qualname__)
         return given
 
 

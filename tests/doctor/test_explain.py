@@ -11,7 +11,7 @@ from pgas.base.liveness import long_wait
 from pgas.doctor.messages import explained
 from pgas.job.health import hang
 from pgas.kernels import refusals
-from pgas.sim.dtypes import ONLY_COPIED
+from pgas.native.dtypes import ONLY_COPIED
 
 #: Functions that print their first argument, beside the constructors of errors and warnings.
 PRINTING = {"say", "warn", "_warn", "_remarks"}

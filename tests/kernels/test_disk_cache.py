@@ -15,7 +15,7 @@ from strangers import NOBODY
 from pgas.base import disk_cache
 from pgas.base.disk_cache import Files
 from pgas.base.errors import PgasWarning
-from pgas.sim import native
+from pgas.native import cpu
 
 RAN = []
 
@@ -147,7 +147,7 @@ def successor(x):
 
 def hits():
     """Compile, and return the number of cache hits."""
-    dispatcher = native.compiled(types.int64(types.int64), successor)
+    dispatcher = cpu.compiled(types.int64(types.int64), successor)
     assert dispatcher(1) == 2
     return sum(dispatcher.stats.cache_hits.values())
 
@@ -209,6 +209,6 @@ def test_a_folder_that_is_gone(kept, monkeypatch):
         raise OSError(28, "No space left on device")
 
     kept.unlink()
-    monkeypatch.setattr(native._Impl, "check_cachable", lambda *_: monkeypatch.setattr(os, "makedirs", full) or True)
+    monkeypatch.setattr(cpu._Impl, "check_cachable", lambda *_: monkeypatch.setattr(os, "makedirs", full) or True)
     with pytest.warns(PgasWarning, match=rf"{kept.parent}/.* cannot be written, so code .*: No space left on device"):
         assert hits() == 0

@@ -13,7 +13,7 @@ from examples import ROOT
 
 import pgas
 from pgas import cuda
-from pgas.sim.dtypes import FLOAT8, ONLY_COPIED
+from pgas.native.dtypes import FLOAT8, ONLY_COPIED
 
 NAMES = [dtype.name for dtype in FLOAT8]
 

@@ -8,7 +8,7 @@ from numba import cuda
 import pgas
 from mpi.checks import equal, neighbours
 from mpi.test_arrays import TorchDtype
-from pgas.sim.dtypes import FLOAT8
+from pgas.native.dtypes import FLOAT8
 
 NAMES = [dtype.name for dtype in FLOAT8]
 

@@ -154,12 +154,12 @@ def test_kernels_are_compiled_for_a_gpu(monkeypatch, capfd):
 
 def test_without_libnvvm():
     program = """
-from pgas.job import gpu_compiler
+from pgas.job import gpu_verdicts
 def ir_version():
     raise RuntimeError("no libnvvm.so.4")
-print(gpu_compiler.missing())
-gpu_compiler.nvvm.ir_version = ir_version
-print(gpu_compiler.missing())
+print(gpu_verdicts.missing())
+gpu_verdicts.nvvm.ir_version = ir_version
+print(gpu_verdicts.missing())
 """
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)

@@ -7,7 +7,7 @@ import rig
 from rig import QP, SIGNAL, connect, pair
 
 from pgas.base.backend import SIMULATOR
-from pgas.sim import memory as mem
+from pgas.native import atomics as mem
 from pgas.transports.mlx5 import cqe, wqe
 from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.mlx5.wqe import Opcode

@@ -12,7 +12,7 @@ import rig
 from numba import njit
 from rig import QP, SIGNAL, connect, pair
 
-from pgas.sim.memory import load_acquire_u64
+from pgas.native.atomics import load_acquire_u64
 from pgas.transports.mlx5 import cqe, doorbell, wqe
 from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.mlx5.wqe import Ce, Fm, Opcode

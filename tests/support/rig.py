@@ -15,7 +15,7 @@ import pytest
 
 from pgas.base.backend import SIMULATOR
 from pgas.kernels import window
-from pgas.sim import memory as mem
+from pgas.native import atomics as mem
 from pgas.transports.memory.memfd import HostMemory
 from pgas.transports.memory.protocol import Segment
 from pgas.transports.mlx5 import commands, cqe, doorbell, send_queue, wqe

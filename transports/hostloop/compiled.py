@@ -13,9 +13,10 @@ from typing import Any
 
 from numba import njit, types
 
+from pgas import native
 from pgas.base.backend import SIMULATOR
 from pgas.kernels import compiler
-from pgas.sim import native
+from pgas.native import cpu
 from pgas.transports import mlx5
 
 __all__ = ["device", "keep", "kernel", "on_host", "source_stamp"]
@@ -40,7 +41,7 @@ def device(function: Callable[..., Any]) -> Any:
 @functools.cache
 def source_stamp(*of_caller: str) -> int:
     """Return a number that changes with any source of a loop. of_caller: the sources passed to kernel()."""
-    paths = [Path(__file__).parent, *map(Path, (*mlx5.__path__, *compiler.__path__, native.__file__, *of_caller))]
+    paths = [Path(__file__).parent, *map(Path, (*mlx5.__path__, *compiler.__path__, *native.__path__, *of_caller))]
     sources = [source for path in paths for source in (sorted(path.glob("*.py")) if path.is_dir() else [path])]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).digest()
     return int.from_bytes(digest[:7], "little")
@@ -54,7 +55,7 @@ def kernel(make: Callable[[int], Callable[[int], int]], *sources: str) -> Any:
             variables.
         sources: files and directories of the caller that the loop depends on.
     """
-    return native.compiled(types.int64(types.int64), make(source_stamp(*sources)))
+    return cpu.compiled(types.int64(types.int64), make(source_stamp(*sources)))
 
 
 def keep(kernel_: Any, *sources: str) -> None:

@@ -54,7 +54,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pgas.sim import memory
+from pgas.native import atomics
 from pgas.transports.mlx5.contexts import QpState
 from pgas.transports.softhca import layout
 
@@ -342,7 +342,7 @@ class Tables:
         return self.address_of(table) + row * int(table.itemsize)
 
     def _publish(self, table: Any, start: int, nbytes: int) -> None:
-        memory._fence_seq_cst()
+        atomics.fence_seq_cst()
         if self._mirror is not None:
             self.address_of(table)
             self._mirror.publish(table, start, nbytes)
@@ -359,17 +359,17 @@ class Tables:
         """Make a complete mkey visible to the engine; 0 hides it."""
         start = row * MKEY_ROW
         self._publish(self.mkeys, start, MKEY_ROW)
-        memory.store_release_u64(int(self.mkeys.ctypes.data) + start + MKEY_KEY, key)
+        atomics.store_release_u64(int(self.mkeys.ctypes.data) + start + MKEY_KEY, key)
         self._publish(self.mkeys, start + MKEY_KEY, 8)
 
     def move(self, row: int, state: int) -> None:
         """Set the state of a QP; its row is complete for that state."""
-        memory.store_release_u64(int(self.qps.ctypes.data) + row * QP_ROW + QP_STATE, state)
+        atomics.store_release_u64(int(self.qps.ctypes.data) + row * QP_ROW + QP_STATE, state)
         self._publish(self.qps, row * QP_ROW + QP_STATE, 8)
 
     def set(self, field: int, value: int) -> None:
         """Set a word of the control record while the engine runs."""
-        memory.store_release_u64(int(self.control.ctypes.data) + field, value & (1 << 64) - 1)
+        atomics.store_release_u64(int(self.control.ctypes.data) + field, value & (1 << 64) - 1)
         self._publish(self.control, field, 8)
 
     def fetch_qps(self, first: int = 0, end: int | None = None) -> None:
@@ -403,7 +403,7 @@ class Tables:
             self._mirror.fetch(self.sweeps, 0, self.sweeps.nbytes)
             return self.sweeps["sweep"].copy()
         first = int(self.sweeps.ctypes.data)
-        return np.array([memory.load_acquire_u64(first + worker * SWEEP_ROW) for worker in range(self.workers)])
+        return np.array([atomics.load_acquire_u64(first + worker * SWEEP_ROW) for worker in range(self.workers)])
 
     @property
     def sweep(self) -> int:
@@ -418,7 +418,7 @@ class Tables:
         """
         if self.control[0]["late"]:
             self.set(CTL_SETTLE, int(self.control[0]["settle"]) + 1)
-        memory._fence_seq_cst()
+        atomics.fence_seq_cst()
         end, deadline = self._passes() + 2, time.monotonic() + timeout_s
         while (self._passes() < end).any():
             self.alive()

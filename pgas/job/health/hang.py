@@ -18,11 +18,11 @@ from typing import Any
 from pgas.base import liveness
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError
+from pgas.base.text import ranges
 from pgas.job.health import device_state
 from pgas.job.health.inquiry import Inquiry
 from pgas.kernels import window
 from pgas.kernels.compiler import backend
-from pgas.sim.report import ranges
 from pgas.transports.memory.protocol import Memory
 from pgas.transports.nic import outstanding
 from pgas.transports.nic.protocol import NIC

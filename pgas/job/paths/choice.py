@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import TransportError
+from pgas.base.text import ranges
 from pgas.job.bootstrap.calls import Collective
 from pgas.job.paths import hca, topology
 from pgas.kernels import window
-from pgas.sim.report import ranges
 from pgas.transports import registry
 from pgas.transports.selection import Choice
 

@@ -1,4 +1,4 @@
-"""Limits of launches in the simulator: those of an H100 (SXM5).
+"""Limits of launches on an H100 (SXM5), which are those of the simulator.
 
 From the CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", 9.0. The number of SMs is an H100 SXM5's (NVIDIA
 H100 Tensor Core GPU Architecture). Shared memory is 48 KiB a block: more is for kernels that opt in, and numba-cuda's do not. Registers

@@ -1,4 +1,4 @@
-"""Functions that Numba compiles for the CPU, kept on disk: the simulator's atomics, and the loops of transports/hostloop."""
+"""Functions that Numba compiles for the CPU, kept on disk: atomics, and the loops of transports/hostloop."""
 
 from collections.abc import Callable
 from typing import Any

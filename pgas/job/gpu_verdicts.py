@@ -1,0 +1,60 @@
+"""The process that compiles the simulator's kernels for a GPU, for gpu_compiler.py: ``python -m pgas.job.gpu_verdicts``."""
+
+import json
+import os
+import pickle
+import sys
+
+from cuda import pathfinder
+from cuda.bindings import nvvm
+
+from pgas.kernels import window
+from pgas.kernels.compiler import compiler
+from pgas.kernels.compiler.reason import reason
+
+__all__ = ["missing"]
+
+#: That of an H100.
+_COMPUTE_CAPABILITY = (9, 0)
+
+
+def missing() -> str:
+    """Return what the compiler lacks on this machine, "" if it can compile."""
+    for library, ask in (("libNVVM", nvvm.ir_version), ("libnvrtc", lambda: pathfinder.load_nvidia_dynamic_lib("nvrtc"))):
+        try:
+            ask()
+        except Exception as error:  # of whatever class cuda.bindings has
+            return f"{library} is missing, which pip install 'pgas[cu13]' brings ({str(error).splitlines()[0]})"
+    return ""
+
+
+def _verdict(data: bytes) -> tuple[str, str]:
+    """Return why a kernel does not compile, and why it could not be tried."""
+    try:
+        function, types = pickle.loads(data)
+    except Exception as error:  # of whatever class an import of the user's modules raises
+        return "", f"{type(error).__name__}: {error}"
+    try:
+        compiler.ptx(function, types, _COMPUTE_CAPABILITY)
+    except Exception as error:  # of whatever class the compiler has
+        return reason(error, function), ""
+    return "", ""
+
+
+def main() -> None:
+    """Compile kernels from stdin until it ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # modules of the user may print when they are imported
+    sys.path[:], constants = pickle.load(sys.stdin.buffer)
+    window.freeze(constants)
+    lacking = missing()
+    while True:
+        try:
+            data = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        print(json.dumps(("", lacking) if lacking else _verdict(data)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""What a process of the simulator pickles in the place of its own objects, for a process that compiles for GPUs (sim/transfer.py)."""
+
+import importlib
+from typing import Any
+
+import numba.cuda
+
+__all__ = ["DeviceArray", "attribute", "device_function", "instance"]
+
+
+class DeviceArray:
+    """An array in the memory of a GPU, for the compiler."""
+
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], typestr: str, address: int) -> None:
+        self.__cuda_array_interface__ = {"shape": shape, "strides": strides, "typestr": typestr, "data": (address, False), "version": 3}
+
+
+def device_function(function: Any) -> Any:
+    """Return a device function."""
+    return numba.cuda.jit(device=True)(function)
+
+
+def attribute(module: str, name: str) -> Any:
+    """Return an attribute of a module."""
+    return getattr(importlib.import_module(module), name)
+
+
+def instance(module: str, name: str) -> Any:
+    """Return an object of a class with this name, which the compiler refuses as it refuses the real one."""
+    return type(name, (), {"__module__": module})()
