@@ -8,11 +8,7 @@ return, so that any of them may reuse the source.
 from dataclasses import dataclass
 from typing import Any
 
-from pgas.base.backend import SIMULATOR
-from pgas.kernels.compiler import ptx
-
-if SIMULATOR:
-    from pgas.sim import engine
+from pgas.kernels.compiler import backend, ptx
 
 __all__ = ["BLOCK", "THREAD", "WARP", "Scope"]
 
@@ -28,10 +24,7 @@ class Scope:
 
     def entry(self, name: str) -> Any:
         """Return the sync() at the start of operation ``name``. In the simulator it rejects a warp or block that is not complete."""
-        if not SIMULATOR or not self.suffix:
-            return self.sync
-        meet = engine.whole_warp if self.suffix == "_warp" else engine.whole_block
-        return lambda: meet(f"pgas.{name}")
+        return backend.entry(self.sync, self.suffix, f"pgas.{name}") if self.suffix else self.sync
 
 
 THREAD = Scope("", ptx.zero, ptx.one, ptx.nothing)

@@ -6,14 +6,10 @@ waiting thread then writes itself into WAITERS, the next time it looks at the cl
 
 from typing import Any
 
-from pgas.base.backend import SIMULATOR
 from pgas.kernels import refusals, window
-from pgas.kernels.compiler import constant, device, outlier, primitive, ptx, u32, u64
+from pgas.kernels.compiler import constant, cpu, device, outlier, primitive, ptx, u32, u64
 from pgas.kernels.operation import ELEMENT, LOCAL, NAMES
 from pgas.kernels.typed import layout
-
-if SIMULATOR:
-    from pgas.kernels.compiler import cpu
 
 #: Values of POISON, and of the first word of an entry of WAITERS.
 SOUND, CLAIMED, FAILED, LOST = 0, 1, 2, 3

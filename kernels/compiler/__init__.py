@@ -31,12 +31,14 @@ else:
 cuda = backend.cuda
 types, KernelTypeError = backend.types, backend.KernelTypeError
 u32, u64, i64, constant = backend.u32, backend.u64, backend.i64, backend.constant
+cpu = backend.cpu
 device, primitive, element_primitive = backend.device, backend.primitive, backend.element_primitive
 address_of, address_of_element, outlier = backend.address_of, backend.address_of_element, backend.outlier
 element_words, element_of_word, bits_of, caster = backend.element_words, backend.element_of_word, backend.bits_of, backend.caster
 element_size, is_float8, numpy_dtype = backend.element_size, backend.is_float8, backend.numpy_dtype
 
 __all__ = [
-    "KernelTypeError", "address_of", "address_of_element", "backend", "bits_of", "caster", "constant", "cuda", "device", "element_of_word",
-    "element_primitive", "element_size", "element_words", "i64", "is_float8", "numpy_dtype", "outlier", "primitive", "types", "u32", "u64",
+    "KernelTypeError", "address_of", "address_of_element", "backend", "bits_of", "caster", "constant", "cpu", "cuda", "device",
+    "element_of_word", "element_primitive", "element_size", "element_words", "i64", "is_float8", "numpy_dtype", "outlier", "primitive",
+    "types", "u32", "u64",
 ]  # fmt: skip

@@ -31,6 +31,7 @@ class Backend(Protocol):
     u64: Any
     i64: Any
     constant: Any
+    cpu: Any  #: module of the primitives' CPU twins, cpu.py; None on GPUs
 
     # Functions of device code ---------------------------------------------------------------------------------------------------
 
@@ -66,6 +67,18 @@ class Backend(Protocol):
                 (takes two, returns one).
             text: function from the type of the elements to PTX, with ``$`` operands in LLVM's order.
             cpu: equivalent function of ``(addr, dtype, *values)``.
+        """
+
+    def integer_device(self, function: Callable[..., Any]) -> Any:
+        """Mark a device function whose arguments are int64, so that it is compiled once for all constants passed to it; inlined or not.
+
+        In the simulator, it is compiled for the CPU.
+        """
+
+    def entry(self, sync: Any, suffix: str, name: str) -> Any:
+        """Return the ``sync()`` at the start of a call of ``name`` by a warp or block (``suffix``: ``_warp`` or ``_block``).
+
+        In the simulator it rejects a warp or block that is not complete.
         """
 
     # Device code calls these six.
@@ -164,9 +177,6 @@ class Compiler(Backend, Protocol):
 
     def versions(self) -> tuple[str, ...]:
         """Return the versions that compiled code depends on."""
-
-    def integer_device(self, function: Callable[..., Any]) -> Any:
-        """Mark a device function whose arguments are int64, so that it is compiled once for all constants passed to it; inlined or not."""
 
     def compiled(self, kernel: Any, argument_types: tuple[Any, ...]) -> Compiled:
         """Compile a dispatcher's kernel for arguments of these types, or find it."""

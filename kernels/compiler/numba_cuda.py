@@ -81,6 +81,7 @@ element_size, has_type, is_float8, numpy_dtype = dtypes.element_size, dtypes.has
 u32, u64, i64 = types.uint32, types.uint64, types.int64
 #: Typed globals, which cost the compiler less than converting a literal at every use.
 constant: Any = np.uint64
+cpu: Any = None
 
 
 @functools.cache
@@ -98,6 +99,10 @@ def integer_device(function: Callable[..., Any]) -> Any:
     # Numba would compile it anew for every constant (Literal[int]).
     dispatcher.get_call_template = lambda args, kws: resolve(tuple(types.int64 for _ in args), kws)
     return dispatcher
+
+
+def entry(sync: Any, suffix: str, name: str) -> Any:
+    return sync
 
 
 # ---------------------------------------------------------------------------------------------------------------- primitives

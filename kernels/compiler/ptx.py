@@ -8,12 +8,7 @@ relaxed and acquire once; ``st.release`` is a fence and a store.
 import time
 from typing import Any
 
-from pgas.base.backend import SIMULATOR
-from pgas.kernels.compiler import constant, device, element_primitive, element_size, primitive, types
-
-if SIMULATOR:
-    from pgas.kernels.compiler import cpu
-    from pgas.sim import engine
+from pgas.kernels.compiler import constant, cpu, device, element_primitive, element_size, primitive, types
 
 # Scalar loads and stores ------------------------------------------------------------------------------------------------------
 
@@ -152,8 +147,8 @@ sources_read = primitive("sources_read", "void()", "", lambda: cpu.mem.read_sour
 
 # Threads ----------------------------------------------------------------------------------------------------------------------
 
-syncwarp = primitive("syncwarp", "void()", "bar.warp.sync 0xffffffff;", lambda: engine.warp_barrier(), convergent=True)
-syncthreads = primitive("syncthreads", "void()", "bar.sync 0;", lambda: engine.block_barrier(), convergent=True)
+syncwarp = primitive("syncwarp", "void()", "bar.warp.sync 0xffffffff;", lambda: cpu.engine.warp_barrier(), convergent=True)
+syncthreads = primitive("syncthreads", "void()", "bar.sync 0;", lambda: cpu.engine.block_barrier(), convergent=True)
 #: Cycles of this multiprocessor.
 clock = primitive("clock", "u64()", "mov.u64 $0, %clock64;", lambda: time.monotonic_ns())
 globaltimer = primitive("globaltimer", "u64()", "mov.u64 $0, %globaltimer;", lambda: time.monotonic_ns())
@@ -211,35 +206,35 @@ peers = primitive(
     "peers", "(u32, u32)(u64)",
     "{ .reg .u32 m, own; activemask.b32 m; match.any.sync.b64 $1, $2, m;"
     " mov.u32 own, %lanemask_eq; or.b32 $0, m, own; or.b32 $1, $1, own; }",
-    lambda key: engine.gather(key), convergent=True,
+    lambda key: cpu.engine.gather(key), convergent=True,
 )  # fmt: skip
 here = primitive(
     "here", "u32()", "{ .reg .u32 m, own; activemask.b32 m; mov.u32 own, %lanemask_eq; or.b32 $0, m, own; }",
-    lambda: engine.gather(0)[0], convergent=True,
+    lambda: cpu.engine.gather(0)[0], convergent=True,
 )  # fmt: skip
-syncwarp_mask = primitive("syncwarp_mask", "void(u32)", "bar.warp.sync $0;", lambda mask: engine.warp_barrier(mask), convergent=True)
+syncwarp_mask = primitive("syncwarp_mask", "void(u32)", "bar.warp.sync $0;", lambda mask: cpu.engine.warp_barrier(mask), convergent=True)
 shfl_u32 = primitive(
     "shfl_u32", "u32(u32, u32, u32)", "shfl.sync.idx.b32 $0, $2, $3, 31, $1;",
-    lambda mask, value, source: engine.warp_exchange(mask, value, "shfl")[source], convergent=True,
+    lambda mask, value, source: cpu.engine.warp_exchange(mask, value, "shfl")[source], convergent=True,
 )  # fmt: skip
 shfl_u64 = primitive(
     "shfl_u64", "u64(u32, u64, u32)",
     "{ .reg .u32 l, h; mov.b64 {l, h}, $2; shfl.sync.idx.b32 l, l, $3, 31, $1; shfl.sync.idx.b32 h, h, $3, 31, $1; mov.b64 $0, {l, h}; }",
-    lambda mask, value, source: engine.warp_exchange(mask, value, "shfl")[source], convergent=True,
+    lambda mask, value, source: cpu.engine.warp_exchange(mask, value, "shfl")[source], convergent=True,
 )  # fmt: skip
 vote_all = primitive(
     "vote_all", "u32(u32, u32)",
     "{ .reg .pred p; setp.ne.u32 p, $2, 0; vote.sync.all.pred p, p, $1; selp.u32 $0, 1, 0, p; }",
-    lambda mask, holds: int(all(engine.warp_exchange(mask, bool(holds), "vote_all").values())), convergent=True,
+    lambda mask, holds: int(all(cpu.engine.warp_exchange(mask, bool(holds), "vote_all").values())), convergent=True,
 )  # fmt: skip
 vote_any = primitive(
     "vote_any", "u32(u32, u32)",
     "{ .reg .pred p; setp.ne.u32 p, $2, 0; vote.sync.any.pred p, p, $1; selp.u32 $0, 1, 0, p; }",
-    lambda mask, holds: int(any(engine.warp_exchange(mask, bool(holds), "vote_any").values())), convergent=True,
+    lambda mask, holds: int(any(cpu.engine.warp_exchange(mask, bool(holds), "vote_any").values())), convergent=True,
 )  # fmt: skip
 least = primitive(
     "least", "u32(u32, u32)", "redux.sync.min.u32 $0, $2, $1;",
-    lambda mask, value: min(engine.warp_exchange(mask, value, "least").values()), convergent=True,
+    lambda mask, value: min(cpu.engine.warp_exchange(mask, value, "least").values()), convergent=True,
 )  # fmt: skip
 lanemask_lt = primitive("lanemask_lt", "u32()", "mov.u32 $0, %lanemask_lt;", lambda: (1 << cpu.lane()) - 1, pure=True)
 

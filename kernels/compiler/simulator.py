@@ -1,4 +1,4 @@
-"""The simulator as the compiler: kernels are Python, primitives are their CPU twins. interface.py documents its functions."""
+"""The simulator as the compiler: kernels are Python, primitives are their CPU cpu. interface.py documents its functions."""
 
 import contextlib
 import functools
@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from pgas.base import parameters
-from pgas.kernels.compiler import cpu as twins
+from pgas.kernels.compiler import cpu as cpu  # a member of the interface, as are those below that have two names
 from pgas.kernels.compiler.interface import Key
+from pgas.native.cpu import on_host
 from pgas.native.dtypes import element_size as element_size
 from pgas.native.dtypes import has_type as has_type
 from pgas.native.dtypes import is_float8 as is_float8
 from pgas.native.dtypes import numpy_dtype as numpy_dtype
 from pgas.sim import engine
-from pgas.sim.arrays import DeviceArray as DeviceArray  # a member of the interface, as are those below that have two names
+from pgas.sim.arrays import DeviceArray as DeviceArray
 from pgas.sim.arrays import KernelArray, array_at, is_array, ndarray_of
 from pgas.sim.integers import PLAIN, from_device
 from pgas.sim.typing import cuda as cuda
@@ -47,6 +48,15 @@ def primitive(name: str, sig: str, text: str, cpu: Callable[..., Any] | None, *,
     return cpu
 
 
+def integer_device(function: Callable[..., Any]) -> Any:
+    return on_host(function)
+
+
+def entry(sync: Any, suffix: str, name: str) -> Any:
+    meet = engine.whole_warp if suffix == "_warp" else engine.whole_block
+    return lambda: meet(name)
+
+
 def element_primitive(name: str, arguments: str, text: Callable[[Any], str], cpu: Callable[..., Any]) -> Any:
     return lambda addr, array, *values: cpu(addr, _facts(array).dtype, *values)
 
@@ -73,11 +83,11 @@ def _facts(array: Any) -> _Facts:
 
 
 def element_words(array: Any, value: Any) -> tuple[int, int]:
-    return twins.element_words(_facts(array).dtype, value)
+    return cpu.element_words(_facts(array).dtype, value)
 
 
 def element_of_word(array: Any, word: int) -> Any:
-    return twins.element_of_word(_facts(array).dtype, word)
+    return cpu.element_of_word(_facts(array).dtype, word)
 
 
 def address_of(array: Any) -> int:

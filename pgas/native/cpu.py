@@ -5,12 +5,12 @@ from typing import Any
 
 import llvmlite
 import numba
-from numba import njit
+from numba import njit, types
 from numba.core import caching
 
 from pgas.base import disk_cache
 
-__all__ = ["compiled"]
+__all__ = ["compiled", "on_host"]
 
 
 class _Impl(caching.CompileResultCacheImpl):  # type: ignore[misc, no-any-unimported]
@@ -30,4 +30,15 @@ def compiled(signature: Any, function: Callable[..., Any]) -> Any:
     disk_cache.keep(dispatcher, lambda: _Cache(function, lambda: (numba.__version__, llvmlite.__version__)))
     dispatcher.compile(signature)
     dispatcher.disable_compile()
+    return dispatcher
+
+
+def on_host(function: Callable[..., Any]) -> Any:
+    """Mark a function whose arguments and result are int64; it is compiled for the CPU and inlined into its callers.
+
+    Numba would compile it again for every constant argument (Literal[int]); this compiles it once.
+    """
+    dispatcher = njit(nogil=True)(function)
+    resolve = dispatcher.get_call_template
+    dispatcher.get_call_template = lambda args, kws: resolve(tuple(types.int64 for _ in args), kws)
     return dispatcher

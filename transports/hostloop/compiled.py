@@ -11,31 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from numba import njit, types
+from numba import types
 
 from pgas import native
-from pgas.base.backend import SIMULATOR
 from pgas.kernels import compiler
 from pgas.native import cpu
 from pgas.transports import mlx5
 
-__all__ = ["device", "keep", "kernel", "on_host", "source_stamp"]
+__all__ = ["device", "keep", "kernel", "source_stamp"]
 
 
-def on_host(function: Callable[..., Any]) -> Any:
-    """Mark a function whose arguments and result are int64; it is compiled for the CPU and inlined into its callers.
-
-    Numba would compile it again for every constant argument (Literal[int]); this compiles it once.
-    """
-    dispatcher = njit(nogil=True)(function)
-    resolve = dispatcher.get_call_template
-    dispatcher.get_call_template = lambda args, kws: resolve(tuple(types.int64 for _ in args), kws)
-    return dispatcher
-
-
-def device(function: Callable[..., Any]) -> Any:
-    """Mark a function of the engine, which is compiled like that for the CPU or the GPU that runs the engine."""
-    return on_host(function) if SIMULATOR else compiler.compiler.integer_device(function)
+#: Marks a function of the engine, which is compiled for the CPU or the GPU that runs the engine.
+device = compiler.backend.integer_device
 
 
 @functools.cache

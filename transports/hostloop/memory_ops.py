@@ -12,7 +12,7 @@ from numba import int32, types, uint32
 from numba.core.extending import intrinsic
 from numba.core.typing import signature
 
-from pgas.transports.hostloop.compiled import on_host
+from pgas.native.cpu import on_host
 
 _I64 = ir.IntType(64)
 

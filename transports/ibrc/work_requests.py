@@ -21,7 +21,7 @@ depends on an earlier READ of the same request, and a kernel that needs the data
 """
 
 from pgas.kernels import codes, layout
-from pgas.transports.hostloop.compiled import on_host
+from pgas.native.cpu import on_host
 from pgas.transports.hostloop.memory_ops import call_with_int, call_with_pointer, load, load_acquire, load_u32, store, store_u32, swap32
 from pgas.transports.ibrc import tables
 from pgas.transports.ibrc.tables import (

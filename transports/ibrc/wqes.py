@@ -4,7 +4,7 @@ The loop (loop.py) calls step, ring, and advance. Every request ends in a signal
 """
 
 from pgas.kernels import codes, layout
-from pgas.transports.hostloop.compiled import on_host
+from pgas.native.cpu import on_host
 from pgas.transports.hostloop.memory_ops import fence, load, load_acquire, store, store_release, store_u32, swap32, swap64
 from pgas.transports.ibrc.tables import (
     CELL_LKEY,
