@@ -1,6 +1,7 @@
 """Functions that Numba compiles for the CPU, kept on disk: atomics, and the loops of transports/hostloop."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import llvmlite
@@ -10,7 +11,7 @@ from numba.core import caching
 
 from pgas.base import disk_cache
 
-__all__ = ["compiled", "on_host"]
+__all__ = ["compile_now", "compiled", "on_host"]
 
 
 class _Impl(caching.CompileResultCacheImpl):  # type: ignore[misc, no-any-unimported]
@@ -42,3 +43,9 @@ def on_host(function: Callable[..., Any]) -> Any:
     resolve = dispatcher.get_call_template
     dispatcher.get_call_template = lambda args, kws: resolve(tuple(types.int64 for _ in args), kws)
     return dispatcher
+
+
+def compile_now(functions: Iterable[Any]) -> None:
+    """Compile functions that on_host() has marked, so that their first calls do not wait for it."""
+    for function in functions:
+        function.compile((types.int64,) * len(inspect.signature(function.py_func).parameters))

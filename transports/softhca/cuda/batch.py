@@ -1,14 +1,12 @@
 """Steps of single threads in the cuda engine: begin passes and visits, check or execute a WQE, and account for a batch."""
 
-from pgas.base.backend import SIMULATOR
-from pgas.kernels.compiler import primitive
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.mlx5 import wqe as w
 from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.cuda.usual_wqes import UNUSUAL, check_usual
 from pgas.transports.softhca.engine import ops, states
 from pgas.transports.softhca.engine.completer import count_cqes
-from pgas.transports.softhca.engine.ops import for_kernel, load_u8
+from pgas.transports.softhca.engine.ops import fetch, fetched, for_kernel, load_u8
 from pgas.transports.softhca.engine.pipeline import check, process
 from pgas.transports.softhca.engine.requester import announced, begin, doorbell_qpn, rung
 from pgas.transports.softhca.engine.states import count, state_of
@@ -39,22 +37,6 @@ STOPPED, ONE_BY_ONE = -1, -2
 
 load, load_be32, load_shared = map(for_kernel, (ops.load, ops.load_be32, ops.load_shared))
 store, add, add_relaxed = map(for_kernel, (ops.store, ops.add, ops.add_relaxed))
-
-if SIMULATOR:
-
-    def fetch(place: int, address: int) -> None:
-        """Start copying 16 bytes into shared memory."""
-        store(place, load(address))
-        store(place + 8, load(address + 8))
-
-    def fetched() -> None:
-        """Wait for this thread's copies. A barrier makes them visible to the other threads."""
-
-else:
-    # Load that bypasses L1. A weak access suffices, because the doorbell was acquired, and the WQEs do not change until they complete.
-    _COPY = "{ .reg .u64 t; cvta.to.shared.u64 t, $0; cp.async.cg.shared.global [t], [$1], 16; }"
-    fetch = primitive("fetch", "void(i64, i64)", _COPY, None)
-    fetched = primitive("fetched", "void()", "cp.async.wait_all;", None)
 
 
 @device

@@ -11,10 +11,8 @@ shared memory (tables: every field has one writer). It writes its counts back be
 a single thread.
 """
 
-import inspect
 from typing import Any
 
-from pgas.base.backend import SIMULATOR
 from pgas.kernels.compiler import address_of, cuda, i64, ptx, types, u32, u64
 from pgas.kernels.compiler import device as inlined
 from pgas.transports.hostloop.compiled import keep
@@ -29,11 +27,10 @@ from pgas.transports.softhca.engine.completer import place_cqe
 from pgas.transports.softhca.engine.late import expire
 from pgas.transports.softhca.engine.limits import admit
 from pgas.transports.softhca.engine.loop import visit as visit_alone
-from pgas.transports.softhca.engine.ops import copy_few, idle
+from pgas.transports.softhca.engine.ops import COMPILED, DELAYS_DATA, RECEIVES, compile_now, copy_few, idle
 from pgas.transports.softhca.engine.pipeline import process
 from pgas.transports.softhca.engine.requester import collect, credit, recorded, take_doorbell
 from pgas.transports.softhca.engine.responder import read_segments, update, write_segments
-from pgas.transports.softhca.engine.states import DELAYS_DATA, RECEIVES
 
 __all__ = ["COMPILED", "SIGNATURE", "THREADS", "loop"]
 
@@ -51,9 +48,6 @@ REFRESH = 64
 STAGE_WORDS, ENTRY_WORDS, FOUND_WORDS = 2 * THREADS * w.WQEBB // 8, 33 * WARPS, runs.FOUND * min(THREADS, 128)
 
 SIGNATURE = (types.int64,)
-
-#: Number of registers per thread with which two CTAs of 256 threads fit on a multiprocessor.
-COMPILED = {} if SIMULATOR else {"max_registers": 128}
 
 
 @inlined
@@ -282,12 +276,11 @@ def loop(hca: Any) -> None:
             cuda.nanosleep(20)  # in the simulator: another thread's turn
 
 
-if SIMULATOR:
-    # Compile these now; otherwise the first WQE would wait for their compilation.
-    for function in (
+compile_now(
+    (
         batch.account, batch.add, batch.add_relaxed, batch.begin_pass, batch.classify, batch.expected, batch.fence, batch.octoword,
         batch.one, batch.pending, batch.waiting, batch.wants, admit, copy_few, credit, expire, idle, place_cqe, process, read_segments,
         take_doorbell, update, visit_alone, write_segments,
-    ):  # fmt: skip
-        function.compile((types.int64,) * len(inspect.signature(function.py_func).parameters))
+    )
+)  # fmt: skip
 keep(loop, *SOURCES, __file__.rpartition("/")[0])

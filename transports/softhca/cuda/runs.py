@@ -14,7 +14,6 @@ copy it, from 9 bytes on, so that all loads are in flight together.
 
 from typing import Any, NamedTuple
 
-from pgas.base.backend import SIMULATOR
 from pgas.kernels.compiler import cuda, i64, types, u64
 from pgas.kernels.compiler import device as inlined
 from pgas.transports.mlx5.cqe import CqeOpcode
@@ -24,6 +23,7 @@ from pgas.transports.softhca.cuda.batch import ATOMICS, NO_WQE, WRITES, account,
 from pgas.transports.softhca.cuda.lanes import FULL, NEVER, apart, copy_together
 from pgas.transports.softhca.engine.completer import place_cqe
 from pgas.transports.softhca.engine.limits import admit
+from pgas.transports.softhca.engine.ops import THREADS
 from pgas.transports.softhca.engine.responder import read_segments, update, write_segments
 
 __all__ = [
@@ -31,8 +31,6 @@ __all__ = [
     "THREADS", "WARPS", "WORD", "WORDS", "Cta", "clear", "execute", "give_back",
 ]  # fmt: skip
 
-#: Number of threads of a CTA, a power of two; two warps in the simulator.
-THREADS = 64 if SIMULATOR else 256
 WARPS = THREADS // 32
 
 #: Words of the lowest and the highest address of each warp's WQEs.

@@ -8,8 +8,8 @@ from pgas.transports.mlx5.doorbell import CQ_CONSUMER_INDEX_MASK
 from pgas.transports.mlx5.wqe import Ce, Opcode
 from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine import ops
-from pgas.transports.softhca.engine.ops import add, load, load_be32, store, store_data, store_release, swap32, swap64
-from pgas.transports.softhca.engine.states import DONE, ERROR, RECEIVES, count, random, state_of
+from pgas.transports.softhca.engine.ops import RECEIVES, add, load, load_be32, store, store_data, store_release, swap32, swap64
+from pgas.transports.softhca.engine.states import DONE, ERROR, count, random, state_of
 from pgas.transports.softhca.engine.trace import trace
 from pgas.transports.softhca.syndromes import Vendor
 

@@ -18,8 +18,8 @@ from pgas.transports.mlx5 import wqe as w
 from pgas.transports.mlx5.wqe import Fm
 from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine import states
-from pgas.transports.softhca.engine.ops import copy, load, load_acquire, load_u8, store
-from pgas.transports.softhca.engine.states import DELAYS_DATA, random
+from pgas.transports.softhca.engine.ops import DELAYS_DATA, copy, load, load_acquire, load_u8, store
+from pgas.transports.softhca.engine.states import random
 
 NEVER = (1 << 63) - 1
 QUEUE_OFFSET, OFFSET_MASK = window.QUEUE_OFFSET, (1 << window.SMALL_STRIDE_SHIFT) - 1

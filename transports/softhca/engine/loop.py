@@ -8,11 +8,11 @@ from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine import SOURCES, states
 from pgas.transports.softhca.engine.completer import release_held, stall
 from pgas.transports.softhca.engine.late import expire
-from pgas.transports.softhca.engine.ops import add, idle, load, load_acquire, store, store_release
+from pgas.transports.softhca.engine.ops import RECEIVES, add, idle, load, load_acquire, store, store_release
 from pgas.transports.softhca.engine.pipeline import process
 from pgas.transports.softhca.engine.receiver import flush_receives, waits
 from pgas.transports.softhca.engine.requester import blocked, take_doorbell
-from pgas.transports.softhca.engine.states import RECEIVES, random, state_of
+from pgas.transports.softhca.engine.states import random, state_of
 
 __all__ = ["run"]
 

@@ -1,4 +1,4 @@
-"""The primitives of the engine: memory accesses of its states, on the CPU (hostloop/memory_ops.py) or in a kernel (ops_cuda.py).
+"""The primitives of the engine: memory accesses of its states, on the CPU (ops_cpu.py) or in a kernel (ops_cuda.py).
 
 Addresses and values are int64 throughout (Numba makes uint64 + int64 a float64); values narrower than 8 bytes are non-negative; 8-byte
 values are the bits. Everything that another process reads or has written is accessed at system scope.
@@ -24,91 +24,51 @@ from typing import Any
 from pgas.base.backend import SIMULATOR
 from pgas.transports.hostloop.compiled import device
 
+_ops: Any
 if SIMULATOR:
-    from pgas.transports.hostloop.memory_ops import (
-        YIELDS,
-        add,
-        clock,
-        compare_swap,
-        compare_swap_u32,
-        exchange,
-        fence,
-        idle,
-        load,
-        load_acquire,
-        load_any,
-        load_any_u16,
-        load_any_u32,
-        load_be32,
-        load_be32_acquire,
-        load_be64,
-        load_published,
-        load_shared,
-        load_shared_u32,
-        load_u8,
-        move,
-        store,
-        store_data,
-        store_data_u8,
-        store_data_u16,
-        store_data_u32,
-        store_release,
-        store_u32,
-        swap32,
-        swap64,
-    )
+    from pgas.transports.softhca.engine import ops_cpu
 
-    add_relaxed, compare_swap_relaxed, compare_swap_relaxed_u32 = add, compare_swap, compare_swap_u32
+    _ops = ops_cpu
 else:
-    from pgas.transports.softhca.engine.ops_cuda import (
-        YIELDS,
-        add,
-        add_relaxed,
-        clock,
-        compare_swap,
-        compare_swap_relaxed,
-        compare_swap_relaxed_u32,
-        exchange,
-        fence,
-        idle,
-        load,
-        load_acquire,
-        load_any,
-        load_any_u16,
-        load_any_u32,
-        load_be32,
-        load_be32_acquire,
-        load_be64,
-        load_published,
-        load_shared,
-        load_shared_u32,
-        load_u8,
-        move,
-        store,
-        store_data,
-        store_data_u8,
-        store_data_u16,
-        store_data_u32,
-        store_release,
-        store_u32,
-        swap32,
-        swap64,
-    )
+    from pgas.transports.softhca.engine import ops_cuda
+
+    _ops = ops_cuda
 
 __all__ = [
-    "YIELDS", "add", "add_relaxed", "clock", "compare_swap", "compare_swap_atomic", "copy", "copy_few", "exchange", "fence", "for_kernel",
-    "idle", "load", "load_acquire", "load_any", "load_atomic", "load_be32", "load_be32_acquire", "load_be64", "load_published",
-    "load_shared", "load_u8", "store", "store_atomic", "store_data", "store_release", "store_u32", "swap32", "swap64",
+    "COMPILED", "DELAYS_DATA", "ORDERED_UPDATES", "RECEIVES", "THREADS", "YIELDS", "add", "add_relaxed", "clock", "compare_swap",
+    "compare_swap_atomic", "compile_now", "copy", "copy_few", "exchange", "fence", "fetch", "fetched", "for_kernel", "idle", "load",
+    "load_acquire", "load_any", "load_atomic", "load_be32", "load_be32_acquire", "load_be64", "load_published", "load_shared", "load_u8",
+    "store", "store_atomic", "store_data", "store_release", "store_u32", "swap32", "swap64",
 ]  # fmt: skip
 
+load, load_u8, load_any, load_any_u16, load_any_u32 = _ops.load, _ops.load_u8, _ops.load_any, _ops.load_any_u16, _ops.load_any_u32
+load_shared, load_shared_u32 = _ops.load_shared, _ops.load_shared_u32
+load_published, load_acquire = _ops.load_published, _ops.load_acquire
+load_be32, load_be32_acquire, load_be64 = _ops.load_be32, _ops.load_be32_acquire, _ops.load_be64
+store, store_u32, store_release, move = _ops.store, _ops.store_u32, _ops.store_release, _ops.move
+store_data, store_data_u8 = _ops.store_data, _ops.store_data_u8
+store_data_u16, store_data_u32 = _ops.store_data_u16, _ops.store_data_u32
+add, exchange, compare_swap, fence = _ops.add, _ops.exchange, _ops.compare_swap, _ops.fence
+add_relaxed, compare_swap_relaxed = _ops.add_relaxed, _ops.compare_swap_relaxed
+compare_swap_relaxed_u32 = _ops.compare_swap_relaxed_u32
+swap32, swap64, clock, idle, YIELDS = _ops.swap32, _ops.swap64, _ops.clock, _ops.idle, _ops.YIELDS
 
-def for_kernel(primitive: Any) -> Any:
-    """Return a primitive in a form that kernels can call, which is a compiled function in the simulator, where kernels are Python."""
-    if not SIMULATOR:
-        return primitive
-    if primitive in (store, store_data, add):
-        return device(lambda address, value: primitive(address, value))
-    return device(lambda address: primitive(address))
+#: Whether this is the cpu engine. Only that engine serves receive queues and checks CQs for overrun, because the cuda engine's workers
+#: would race (tables). client.start() selects the engine.
+RECEIVES: bool = _ops.RECEIVES
+
+#: Whether data can be late (late.py): only in the simulator, because it would double the kernel's code.
+DELAYS_DATA: bool = _ops.DELAYS_DATA
+
+#: Whether the relaxed updates also have an order.
+ORDERED_UPDATES: bool = _ops.ORDERED_UPDATES
+
+# The cuda engine: number of threads of a CTA, a power of two, which is two warps in the simulator; options for compiling the kernel; a
+# primitive in a form that kernels can call; a copy of 16 bytes to shared memory, and the wait for this thread's copies, which a barrier
+# makes visible to the other threads; the compilation of functions, because the first WQE would wait for it.
+THREADS: int = _ops.THREADS
+COMPILED: dict[str, Any] = _ops.COMPILED
+for_kernel, fetch, fetched, compile_now = _ops.for_kernel, _ops.fetch, _ops.fetched, _ops.compile_now
 
 
 @device

@@ -12,7 +12,7 @@ from pgas.transports.hostloop.compiled import device
 from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine import completer, late, receiver, requester, responder
 from pgas.transports.softhca.engine.limits import admit
-from pgas.transports.softhca.engine.ops import load
+from pgas.transports.softhca.engine.ops import RECEIVES, load
 from pgas.transports.softhca.engine.states import (
     ALONE,
     CHECK_ALIGNMENT,
@@ -36,7 +36,6 @@ from pgas.transports.softhca.engine.states import (
     FETCH,
     FLUSH,
     NOT_READY,
-    RECEIVES,
     RESPONDER_ERROR,
     WAITING,
 )

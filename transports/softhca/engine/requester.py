@@ -8,8 +8,8 @@ from pgas.transports.mlx5.doorbell import UAR_BF_BUFFER_SIZE
 from pgas.transports.mlx5.wqe import Fm, Opcode, Opmod
 from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine import ops, states
-from pgas.transports.softhca.engine.ops import load, load_be32, load_be64, load_published, load_shared, load_u8, store, swap32
-from pgas.transports.softhca.engine.states import RECEIVES, count, fail
+from pgas.transports.softhca.engine.ops import RECEIVES, load, load_be32, load_be64, load_published, load_shared, load_u8, store, swap32
+from pgas.transports.softhca.engine.states import count, fail
 from pgas.transports.softhca.engine.trace import trace
 from pgas.transports.softhca.syndromes import Vendor
 

@@ -4,7 +4,6 @@ A request that the peer drops without an answer (no such QP, not connected to th
 as "transport retry counter exceeded" immediately, because no packets are lost, so that retries would have the same result.
 """
 
-from pgas.base.backend import SIMULATOR
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.mlx5.cqe import Syndrome
@@ -12,9 +11,9 @@ from pgas.transports.mlx5.wqe import Opcode
 from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine import ops, states
 from pgas.transports.softhca.engine.late import deliver_late, fetch_late, place_all_of, place_touched
-from pgas.transports.softhca.engine.ops import copy, load, load_be32, load_be64, store, store_u32, swap32, swap64
+from pgas.transports.softhca.engine.ops import DELAYS_DATA, RECEIVES, copy, load, load_be32, load_be64, store, store_u32, swap32, swap64
 from pgas.transports.softhca.engine.requester import find_key
-from pgas.transports.softhca.engine.states import DELAYS_DATA, RECEIVES, fail, random, refuse, state_of
+from pgas.transports.softhca.engine.states import fail, random, refuse, state_of
 from pgas.transports.softhca.syndromes import Vendor
 
 REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC = int(Access.REMOTE_WRITE), int(Access.REMOTE_READ), int(Access.REMOTE_ATOMIC)
@@ -161,7 +160,7 @@ def read_segments(hca: int, qp: int, work: int) -> int:
 @device
 def execute_atomic(hca: int, qp: int, work: int) -> int:
     """Update the operand and write the old value, after all earlier WQEs."""
-    if not SIMULATOR:  # there the update itself is ordered
+    if not ops.ORDERED_UPDATES:
         ops.fence()
     update(hca, qp, work)
     return states.COMPLETE

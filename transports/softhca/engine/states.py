@@ -4,8 +4,6 @@ A state is a function in requester.py, responder.py, completer.py, receiver.py, 
 record, the QP's row, and the work record (tables.WORK_*); it returns the next state. pipeline.py has the table of states.
 """
 
-from pgas.base import config
-from pgas.base.backend import SIMULATOR
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine.ops import load, load_published, store
@@ -41,13 +39,6 @@ from pgas.transports.softhca.engine.ops import load, load_published, store
     WAITING,  # for a receive WQE of the peer; the WQE is retried
     ALONE,  # the WQE has more data segments than fit into this work record (cuda engine), but not more than the worker's own
 ) = range(24)
-
-#: Whether this is the cpu engine. Only that engine serves receive queues and checks CQs for overrun, because the cuda engine's workers
-#: would race (tables). client.start() selects the engine.
-RECEIVES = SIMULATOR and config.read("PGAS_ENGINE") != "cuda"
-
-#: Whether data can be late (late.py): only in the simulator, because it would double the kernel's code.
-DELAYS_DATA = SIMULATOR
 
 
 @device

@@ -9,7 +9,7 @@ from pgas.transports.mlx5.contexts import Access
 from pgas.transports.mlx5.wqe import WQE_IDX_MASK
 from pgas.transports.softhca import layout, tables
 from pgas.transports.softhca.engine import limits
-from pgas.transports.softhca.engine.states import DELAYS_DATA
+from pgas.transports.softhca.engine.ops import DELAYS_DATA
 from pgas.transports.softhca.firmware.commands import Firmware, describe
 from pgas.transports.softhca.firmware.objects import Objects
 from pgas.transports.softhca.process import engines
