@@ -18,7 +18,7 @@ import sys
 from pgas.base.errors import PgasError
 from pgas.base.launcher import OWN_VARIABLES, launched_rank
 
-__all__ = ["SIMULATOR", "cuda_device_count", "say_where"]
+__all__ = ["SIMULATOR", "cuda_device_count", "for_children", "say_where"]
 
 #: CUDA_ERROR_NO_DEVICE.
 _NO_DEVICE = 100
@@ -64,6 +64,11 @@ def _decide() -> bool:
     global _unsaid
     _unsaid = f"pgas: no CUDA device here{f' ({error})' if error else ''}, kernels run in the simulator"
     return True
+
+
+def for_children() -> dict[str, str]:
+    """Return the environment variable by which child processes make the same choice."""
+    return {"NUMBA_ENABLE_CUDASIM": str(int(SIMULATOR))}
 
 
 def say_where() -> None:

@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pgas.base.backend import SIMULATOR
 from pgas.base.errors import CompletionError, TransportError
 from pgas.kernels import codes, layout, refusals, window
 from pgas.transports.devices import Gid
@@ -108,7 +107,7 @@ class VerbsNIC(RingNIC):
         access_of_peers = self._access_of_peers = Access.LOCAL_WRITE | permitted(self._device)
         heap, queues = ((self._slot + s.offset, s.size) for s in self._segments)
         whole, self._cells = (
-            self._register(*place, access, what, on_gpu=not SIMULATOR)
+            self._register(*place, access, what)
             for place, access, what in (
                 (heap, access_of_peers, "the symmetric heap (PGAS_SYMMETRIC_SIZE)"),
                 (queues, Access.LOCAL_WRITE, "landing cells and work requests"),
@@ -142,8 +141,8 @@ class VerbsNIC(RingNIC):
         self._chains[:] = 0
         self._memory.fill(layout.CELL_TAKEN, 8 * layout.N_CELLS, 0)
 
-    def _register(self, address: int, nbytes: int, access: Access, what: str, *, on_gpu: bool) -> VerbsRegion:
-        region = register(self._device, address, nbytes, access, what=what, on_gpu=on_gpu)
+    def _register(self, address: int, nbytes: int, access: Access, what: str) -> VerbsRegion:
+        region = register(self._device, address, nbytes, access, what=what, on_gpu=self._memory.on_gpu)
         self._made.callback(region.mr.close)
         return region
 
@@ -161,7 +160,7 @@ class VerbsNIC(RingNIC):
         return _far(self._grown)
 
     def _more(self, address: int, nbytes: int, what: str, undo: contextlib.ExitStack) -> VerbsRegion:
-        region = register(self._device, address, nbytes, self._access_of_peers, what=what, on_gpu=not SIMULATOR)
+        region = register(self._device, address, nbytes, self._access_of_peers, what=what, on_gpu=self._memory.on_gpu)
         undo.callback(region.mr.close)
         return region
 
@@ -187,7 +186,7 @@ class VerbsNIC(RingNIC):
     def _key(self, entry: int, address: int, nbytes: int) -> int:
         """Register local memory. Return 0, because the proxy thread posts, so that kernels need no lkey."""
         self._local[entry] = register(
-            self._device, address, nbytes, Access.LOCAL_WRITE, what="an array (pgas.register)", on_gpu=not SIMULATOR
+            self._device, address, nbytes, Access.LOCAL_WRITE, what="an array (pgas.register)", on_gpu=self._memory.on_gpu
         )
         return 0
 

@@ -28,6 +28,8 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 class HostMemory:
     """Implements Memory on host memory."""
 
+    on_gpu = False
+
     def __init__(self) -> None:
         self._pages = pages.SharedPages()
         self._mappings: dict[int, int] = {}  # bytes, by address

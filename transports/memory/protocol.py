@@ -44,6 +44,8 @@ def heap_segment(team_memory: int, heap_size: int) -> Segment:
 class Memory(Protocol):
     """One kind of memory: GPU memory (vmm.py), or host memory in the simulator (memfd.py). Addresses are those of the window."""
 
+    on_gpu: bool  #: whether it is GPU memory
+
     def create(self, address: int, segment: Segment) -> int:
         """Allocate a zeroed segment of this PE's slot, map it at address, and return its file descriptor.
 

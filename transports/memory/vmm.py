@@ -45,6 +45,8 @@ def check(result: tuple[Any, ...], what: str) -> Any:
 class GPUMemory:
     """Implements Memory on the GPU of the current context."""
 
+    on_gpu = True
+
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
         self._context = check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")

@@ -6,7 +6,6 @@ This is the only module that imports transports/softhca, and it does so only for
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pgas.base.backend import SIMULATOR
 from pgas.job.paths import topology
 from pgas.transports.memory.protocol import Memory, Segment
 
@@ -103,7 +102,7 @@ class SoftwareCard:
         def map_registers(fd: int) -> None:
             memory.attach(layout.BAR, Segment(0, layout.BAR_SIZE, self._rung_by_cpu), fd)
 
-        return client.SoftHCA(name, self._me, shared, None if SIMULATOR else map_registers, rung_by_cpu=self._rung_by_cpu)
+        return client.SoftHCA(name, self._me, shared, None if self._gpu is None else map_registers, rung_by_cpu=self._rung_by_cpu)
 
     def end(self, *, orderly: bool) -> None:
         """End the card; if orderly, it ends by itself."""

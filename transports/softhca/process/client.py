@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pgas.base import credentials
-from pgas.base.backend import SIMULATOR
+from pgas.base.backend import for_children
 from pgas.base.errors import TransportError
 from pgas.base.liveness import described
 from pgas.base.waits import tell_if_late
@@ -93,7 +93,7 @@ def start(
     ours, theirs = socket.socketpair()
     root = str(Path(inspect.getfile(TransportError)).parent.parent)  # directory of pgas
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": str(int(SIMULATOR)), "PGAS_ENGINE": engine, "PYTHONPATH": path}
+    environment = {**os.environ, **for_children(), "PGAS_ENGINE": engine, "PYTHONPATH": path}
     if percent:
         environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percent)
     options = ["--control", str(theirs.fileno()), "--parent", str(os.getpid()), "--pes", str(n_pes), "--trace", trace, "--faults", faults]

@@ -28,6 +28,8 @@ class Engine(Protocol):
     #: Description of the engine: cpu, or cuda and the beginning of the SHA-256 of the kernel's machine code.
     words: str
 
+    on_gpu: bool  #: whether it runs on a GPU, like the kernels of the PEs
+
     def memory(self) -> Memory:
         """Return memory that the engine can access, for the PEs' shared memory and the registers."""
 
@@ -45,6 +47,7 @@ class _Thread:
     """An engine in a thread of this process."""
 
     words = "cpu"
+    on_gpu = False
 
     def __init__(self, tables_: Tables) -> None:
         self.tables = tables_
@@ -130,13 +133,11 @@ def make(kind: str, device: int, sms: int) -> Engine:
     Raises:
         TransportError: the engine cannot run here.
     """
-    if kind == "cpu":
-        if not SIMULATOR:
-            raise TransportError("the cpu engine of the software NIC cannot reach heaps in GPU memory: PGAS_ENGINE=cuda")
-        return _Thread(Tables(receives=True))
-    if SIMULATOR:
-        return _SimulatedKernel()
-    return _kernel(device, sms)
+    if kind == "cuda":
+        return _SimulatedKernel() if SIMULATOR else _kernel(device, sms)
+    if not SIMULATOR:
+        raise TransportError("the cpu engine of the software NIC cannot reach heaps in GPU memory: PGAS_ENGINE=cuda")
+    return _Thread(Tables(receives=True))
 
 
 def _kernel(device: int, sms: int) -> Engine:
@@ -178,6 +179,7 @@ def _kernel(device: int, sms: int) -> Engine:
         """The kernel, on its own stream. This process never synchronizes the whole device."""
 
         PER_SM = 2
+        on_gpu = True
 
         def __init__(self) -> None:
             compiler.select_device(device)

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pgas.base import credentials
-from pgas.base.backend import SIMULATOR
 from pgas.base.config import Faults
 from pgas.base.errors import PgasError, TransportError
 from pgas.kernels import window
@@ -193,7 +192,8 @@ class Server:
         return {"pid": os.getpid(), "eqn": EQN, "engine": self._card.engine.words}, (self._card.bar,)
 
     def _share(self, connection: Connection, address: int, nbytes: int, fds: list[int]) -> None:
-        size = os.fstat(fds[0]).st_size if len(fds) == 1 and SIMULATOR else nbytes  # for GPU memory the driver checks the size
+        on_gpu = self._card.engine.on_gpu  # then the driver checks the size
+        size = os.fstat(fds[0]).st_size if len(fds) == 1 and not on_gpu else nbytes
         if len(fds) != 1 or address < window.BASE or not 0 < nbytes <= size:
             raise RequestRefused(
                 f"{nbytes} bytes at {address:#x}: needs one descriptor of a file of this size and an address in the window"
