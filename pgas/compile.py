@@ -34,15 +34,11 @@ from pgas.job import runtime
 from pgas.job.memory import dlpack
 from pgas.job.memory.array import dtype_of
 from pgas.kernels import window
-from pgas.kernels.compiler import backend, cuda
+from pgas.kernels.compiler import backend, compiler, cuda
 from pgas.kernels.compiler.binding import BINDER, HOST_FORMS
+from pgas.kernels.compiler.reason import reason
 from pgas.sass import COMPUTE_CAPABILITY, Built, assemble, compile_ptx
 from pgas.transports import registry
-
-if not SIMULATOR:
-    from pgas.job.gpu_verdicts import missing
-    from pgas.kernels.compiler import compiler
-    from pgas.kernels.compiler.reason import reason
 
 __all__ = ["Found", "add_arguments", "launched", "run"]
 
@@ -68,6 +64,8 @@ def run(options: argparse.Namespace) -> int:
     if SIMULATOR:  # In this process, numba.cuda has already chosen the simulator.
         command = [sys.executable, "-m", "pgas", *sys.argv[1:]]
         return subprocess.run(command, env=os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}, check=False).returncode
+    from pgas.job.gpu_verdicts import missing
+
     if lacking := missing():
         raise PgasError(lacking)
     _take_options(options)

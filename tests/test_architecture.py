@@ -209,6 +209,12 @@ def test_private_parts_of_numba_cuda_are_used_in_two_modules():
     assert knowing == {"pgas.kernels.compiler.numba_cuda", "pgas.kernels.compiler.numba_cuda_values"}
 
 
+def test_few_places_choose_between_gpu_and_simulator():
+    """The others use what differs through Backend (kernels/compiler/interface.py) and Platform (pgas/job/paths/platform.py)."""
+    product = [path for module, path in SOURCES.items() if not module.startswith("pgas.perftests")]
+    assert sum(len(re.findall(r"\bSIMULATOR\b", path.read_text())) for path in product) <= 25
+
+
 def test_no_relative_imports():
     for module in SOURCES:
         assert [n.lineno for n in ast.walk(tree(module)) if isinstance(n, ast.ImportFrom) and n.level] == [], module

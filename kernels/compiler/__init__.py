@@ -1,8 +1,10 @@
 """All code that depends on the device-code compiler: device functions, PTX primitives and their CPU twins, and the binding of public names.
 
 Only this module selects the compiler. ``backend`` is the module that implements interface.Backend; this package has its members under the
-same names. On GPUs, ``compiler`` is the same module as an interface.Compiler, which makes machine code.
+same names. ``compiler`` is the same module as an interface.Compiler, which makes machine code; on GPUs only.
 """
+
+from typing import cast
 
 from pgas.base.backend import SIMULATOR
 from pgas.base.remedies import explain, mend
@@ -14,17 +16,18 @@ except ImportError as error:  # the message contains the remedy, because doctor 
     known = explain(str(error))
     raise ImportError(f"{error}; {known[0].remedy if known else mend('versions')}") from error
 
+backend: Backend
+compiler: Compiler
 if SIMULATOR:
     numba.core.config.ENABLE_CUDASIM = 1  # Numba read the environment when it was imported, perhaps before pgas
 
     from pgas.kernels.compiler import simulator
 
-    backend: Backend = simulator
+    backend, compiler = simulator, cast(Compiler, simulator)
 else:
     from pgas.kernels.compiler import numba_cuda
 
-    compiler: Compiler = numba_cuda
-    backend = compiler
+    backend = compiler = numba_cuda
 
 #: The module ``numba.cuda``, also in the simulator: CUDA's names in kernels (``cuda.threadIdx``, ``cuda.shared.array``, ``cuda.atomic``)
 #: and on the host (``cuda.stream()``). After ``from pgas import cuda``, the order of imports does not matter.

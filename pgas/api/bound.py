@@ -14,14 +14,10 @@ import numpy as np
 
 from pgas.api.jit import BoundLaunch, Kernel
 from pgas.base import parameters
-from pgas.base.backend import SIMULATOR
 from pgas.base.errors import HeapError, PgasError
 from pgas.job import runtime
 from pgas.job.memory import teams
 from pgas.job.memory.array import SymmetricArray, block_of
-
-if not SIMULATOR:
-    from pgas.kernels.compiler import launches
 
 __all__ = ["BoundCall", "bind", "is_recording", "recording", "remembering"]
 
@@ -78,7 +74,7 @@ def recording(kernel: Kernel, configuration: tuple[Any, ...], args: tuple[Any, .
     found = getattr(_of_thread, "launches", None)
     if found is None:
         return False
-    found.append(kernel[configuration].bind(*(args if SIMULATOR else launches.unpacked(args))))
+    found.append(kernel[configuration].bind(*args))
     return True
 
 

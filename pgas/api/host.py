@@ -7,7 +7,6 @@ import numpy as np
 
 from pgas.api.host_only import host_only
 from pgas.api.values import check_value
-from pgas.base.backend import SIMULATOR
 from pgas.base.errors import BootstrapError
 from pgas.base.parameters import is_integer
 from pgas.base.version import __version__
@@ -15,7 +14,7 @@ from pgas.job import recovery, runtime
 from pgas.job.bootstrap import rendezvous
 from pgas.job.memory.array import SymmetricArray, dtype_of
 from pgas.job.memory.heap import ALIGNMENT
-from pgas.job.paths import streams
+from pgas.job.paths.platform import platform
 
 __all__ = [
     "allgather_object", "array", "broadcast_object", "empty", "empty_like", "finalize", "free", "full", "full_like", "info", "init",
@@ -189,7 +188,7 @@ def synchronize(stream: Any = None) -> None:
         1.5
     """
     if stream is not None:
-        streams.core_stream(stream)  # Rejects other objects, because the simulator ignores the stream.
+        platform.core_stream(stream)  # Rejects other objects, because the simulator ignores the stream.
     runtime.current().synchronize(stream)
 
 
@@ -542,7 +541,7 @@ def info() -> dict[str, Any]:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "none"
-    gpu = None if SIMULATOR else job.pes[0].gpu_name
+    gpu = job.pes[0].gpu_name or None
     adapter, engine = (None, None) if job.nic is None else (job.nic.name, job.nic.engine)
     return {
         "machine": gpu or f"simulator on {platform.machine()} ({platform.processor() or platform.system()})",

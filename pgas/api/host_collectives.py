@@ -25,11 +25,11 @@ from pgas.api.host_ops import as_array, enqueue, on_stream
 from pgas.api.jit import Kernel
 from pgas.api.operands import Operand
 from pgas.base import parameters
-from pgas.base.backend import SIMULATOR
 from pgas.base.errors import about
 from pgas.job import runtime
 from pgas.job.blocks import TABLE
 from pgas.job.memory import teams
+from pgas.job.paths.platform import platform
 from pgas.kernels import layout, refusals
 from pgas.kernels.codes import OPERATIONS, Reduction
 from pgas.kernels.collectives import movement as collectives
@@ -40,7 +40,7 @@ from pgas.kernels.scope import BLOCK
 
 __all__ = ["bind", "gather"]
 
-_THREADS = 512 if not SIMULATOR else 32
+_THREADS = platform.COLLECTIVE_THREADS
 
 #: Names of collectives with the arguments dest and source, and with dest, source and op, between team and channel.
 _OF_ARRAYS = ("alltoall", "fcollect", "collect", "maxloc", "minloc")

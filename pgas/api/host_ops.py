@@ -39,25 +39,20 @@ from pgas.api.jit import Kernel, jit
 from pgas.api.operands import Operand
 from pgas.api.values import check_code, check_value
 from pgas.base import parameters
-from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError
 from pgas.job import runtime
 from pgas.job.memory.array import at
 from pgas.job.memory.heap import HeapBlock
-from pgas.job.paths import streams
+from pgas.job.paths.platform import platform
 from pgas.kernels import layout, refusals
 from pgas.kernels.codes import Comparison, SignalOp
 from pgas.kernels.compiler import cuda, is_float8
 from pgas.kernels.compiler.binding import HOST_FORMS
 
-if not SIMULATOR:
-    from pgas.kernels.compiler.launches import Argument
-
 __all__ = ["as_array", "bind", "calling", "enqueue", "fetched", "on_stream"]
 
-#: Copies over p2p: minimum number of bytes per block, maximum number of blocks, number of threads per block. 32 x 1024 threads saturate
-#: NVLink (docs/figures.md).
-_SHARE, _BLOCKS, _THREADS = (1 << 15, 32, 1024) if not SIMULATOR else (1 << 15, 4, 32)
+#: Copies over p2p: minimum number of bytes per block, maximum number of blocks, number of threads per block.
+_SHARE, _BLOCKS, _THREADS = 1 << 15, platform.COPY_BLOCKS, platform.COPY_THREADS
 _ONE_WARP = 32
 
 #: Number of bytes of which a block's part is a multiple, so that the part is aligned like the whole.
@@ -186,7 +181,7 @@ def _array(address: int, size: int, dtype: np.dtype) -> Any:
 
 def as_array(address: int, size: int, dtype: np.dtype) -> Any:
     """Return memory as an array for a kernel's argument."""
-    return _array(address, size, dtype) if SIMULATOR else Argument(address, size, dtype, _array)
+    return platform.argument(address, size, dtype, _array)
 
 
 def _shape_of_copy(nbytes: int, pe: int, *, adds: bool = False) -> tuple[int, int]:
@@ -322,7 +317,7 @@ def fetched(title: str, kernel: Kernel, dtype: np.dtype, stream: Any, *args: Any
         PgasError: the stream is being captured.
         TypeError: the call is being bound.
     """
-    if streams.capturing(stream):
+    if platform.capturing(stream):
         raise PgasError(f"pgas.{title} cannot be captured, because it waits for the value that it returns; call it in a kernel")
     job = runtime.current()
     address = layout.RESULTS + next(_cells) % layout.N_RESULTS * layout.RESULT_SIZE

@@ -7,7 +7,6 @@ import functools
 import hashlib
 import inspect
 import math
-import threading
 import types
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,24 +17,16 @@ import numpy as np
 from pgas import kernels
 from pgas.api.host_only import host_only
 from pgas.base import disk_cache
-from pgas.base.backend import SIMULATOR
 from pgas.base.code import nested
 from pgas.base.parameters import is_integer
 from pgas.base.version import __version__
 from pgas.job import runtime
 from pgas.job.memory import teams
-from pgas.job.paths import streams
+from pgas.job.paths.platform import platform
+from pgas.job.paths.streams import normalized, sizes_of
 from pgas.kernels import window
-from pgas.kernels.compiler import backend
+from pgas.kernels.compiler import backend, compiler
 from pgas.transports import mlx5
-
-if SIMULATOR:
-    from pgas.base import model
-else:
-    from cuda.core import Device, LaunchConfig
-    from cuda.core import launch as cuda_launch
-
-    from pgas.kernels.compiler import compiler, launches
 
 __all__ = ["BoundLaunch", "Kernel", "jit", "launch"]
 
@@ -118,7 +109,7 @@ class Kernel:
         if key is not None and (found := self._configured.get(key)) is not None:
             return found
         if len(configuration) > 2:
-            configuration = (*configuration[:2], streams.core_stream(configuration[2]), *configuration[3:])
+            configuration = (*configuration[:2], platform.core_stream(configuration[2]), *configuration[3:])
         configured = ConfiguredKernel(self, configuration)
         if key is not None:
             if len(self._configured) >= _MOST_CONFIGURED:
@@ -136,9 +127,8 @@ class ConfiguredKernel:
     def __init__(self, kernel: Kernel, configuration: tuple[Any, ...]) -> None:
         self._kernel, self._configuration = kernel, configuration
         _check_integers(f"{kernel.__name__}: ", configuration)
-        self._configured = kernel.dispatcher[configuration]
+        self._launch = platform.configured(kernel.dispatcher, kernel.__name__, configuration)
         self._described = _described(kernel, configuration)
-        self._launches: dict[Any, launches.DriverLaunch] = {}  # On GPUs, by the types of the arguments.
 
     def __call__(self, *args: Any, **names: Any) -> None:
         """Launch the kernel. Returns while it runs (in the simulator, after it has run).
@@ -155,30 +145,7 @@ class ConfiguredKernel:
         job = runtime.current()
         job.teams.check(teams.handles(args))
         job.launching(*self._described)
-        given = None if SIMULATOR else launches.packed(args)
-        if given is not None:
-            launch = self._launches.get(given[0])
-            if launch is not None and launch(given[1]):
-                return
-        with streams.loading_allowed():
-            try:
-                if not SIMULATOR:
-                    args = launches.unpacked(args)
-                self._configured(*args)
-            except Exception as error:  # Not narrower, because cuda.core's class of driver errors is in a private module.
-                if "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES" in str(error):
-                    _refuse_threads(self._kernel, _normalized(self._configuration)[1], compiled_for(self._kernel.dispatcher, args))
-                raise
-            if given is not None and given[0] not in self._launches:
-                self._keep(args, *given)
-
-    def _keep(self, args: tuple[Any, ...], codes: tuple[Any, ...], parameters: bytes) -> None:
-        """Let later launches with arguments of these types go directly to the driver."""
-        compiled, configured = compiled_for(self._kernel.dispatcher, args), self._configured
-        depends = self._kernel.dispatcher._launch_config_sensitive or configured._is_kernel_launch_config_sensitive()
-        if compiled.plain and not depends and not configured.pre_launch_callbacks:
-            grid, block, stream, shared = _normalized(self._configuration)
-            self._launches[codes] = launches.DriverLaunch(compiled.kernel, grid, block, shared, int(stream.handle), len(parameters))
+        self._launch(*args)
 
     def bind(self, *args: Any) -> "BoundLaunch":
         """Return an object whose call launches the kernel with these arguments, which are converted only once.
@@ -195,26 +162,9 @@ class BoundLaunch:
     def __init__(self, kernel: Kernel, configuration: tuple[Any, ...], args: tuple[Any, ...], *, cooperative: bool = False) -> None:
         _check_integers("", configuration)
         self._described = _described(kernel, configuration)
-        self._plain: tuple[launches.DriverLaunch, bytes] | None = None  # A launch without cuda.core's checks, and its parameters.
         self._teams = teams.handles(args)
         runtime.current().teams.check(self._teams)
-        if SIMULATOR:
-            self._launch: Callable[[], None] = functools.partial(kernel.dispatcher[configuration], *args)
-            return
-        grid, block, stream, shared = _normalized(configuration)
-        with streams.loading_allowed():
-            compiled = compiled_for(kernel.dispatcher, args)
-            _refuse_threads(kernel, block, compiled)
-            function = compiled.kernel
-        try:
-            parameters = compiled.flatten(args, stream)
-        except TypeError as error:
-            raise TypeError(f"{kernel.__name__}: {error}") from None
-        self._keep, self._thread = args, threading.current_thread()
-        if (given := launches.packed(args)) is not None and compiled.plain and not cooperative:
-            self._plain = launches.DriverLaunch(function, grid, block, shared, int(stream.handle), len(given[1])), given[1]
-        config = LaunchConfig(grid=grid, block=block, shmem_size=shared, is_cooperative=cooperative or compiled.cooperative)
-        self._launch = functools.partial(cuda_launch, stream, config, function, *parameters)
+        self._launch = platform.bound(kernel.dispatcher, kernel.__name__, configuration, args, cooperative=cooperative)
 
     def __call__(self) -> None:
         """Launch the kernel. Returns while it runs (in the simulator, after it has run).
@@ -225,10 +175,7 @@ class BoundLaunch:
         job = runtime.current()
         job.teams.check(self._teams)
         job.launching(*self._described)
-        if not SIMULATOR and self._thread is not threading.current_thread():  # A new thread has no current GPU.
-            compiler.enter_device()
-        if self._plain is None or not self._plain[0](self._plain[1]):
-            self._launch()
+        self._launch()
 
 
 def _is_key(configuration: tuple[Any, ...]) -> bool:
@@ -245,7 +192,7 @@ def _is_key(configuration: tuple[Any, ...]) -> bool:
 def _described(kernel: Kernel, configuration: tuple[Any, ...]) -> tuple[str, int]:
     """Return the description of a launch for hang reports, and the handle of its stream."""
     grid, block, *rest = configuration if len(configuration) > 1 else (*configuration, "?")
-    stream = streams.handle_of(rest[0] if rest else None)
+    stream = platform.handle_of(rest[0] if rest else None)
     return f"{kernel.__name__}[{grid}, {block}]" + (f" on stream {stream:#x}" if stream else ""), stream
 
 
@@ -291,14 +238,10 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
         raise TypeError(f"pgas.launch: args must be a tuple of the kernel's arguments, not {type(args).__name__}: (array,) if it takes one")
 
     def prepare() -> BoundLaunch:
-        configuration = (grid, block, streams.core_stream(stream), shared)
+        configuration = (grid, block, platform.core_stream(stream), shared)
         bound = BoundLaunch(kernel, configuration, args, cooperative=True)
-        blocks, threads = (math.prod(x) for x in _normalized(configuration)[:2])
-        if SIMULATOR:
-            gpu, most = f"an {model.NAME}", model.resident_blocks(threads, shared)
-        else:
-            gpu, occupancy = "this GPU", compiled_for(kernel.dispatcher, args).kernel.occupancy
-            most = occupancy.max_active_blocks_per_multiprocessor(threads, shared) * Device().properties.multiprocessor_count
+        blocks, threads = (math.prod(x) for x in normalized(configuration)[:2])
+        gpu, most = platform.resident(kernel.dispatcher, args, threads, shared)
         if blocks > most:
             raise ValueError(
                 f"{kernel.__name__}: {blocks} blocks of {threads} threads cannot run concurrently on {gpu}; the maximum is {most}"
@@ -311,22 +254,6 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
     bound()
 
 
-def compiled_for(dispatcher: Any, args: tuple[Any, ...]) -> Any:
-    """Return the compiled kernel of a dispatcher for these arguments (kernels/compiler/interface.py: Compiled)."""
-    return compiler.compiled(dispatcher, compiler.types_of(dispatcher, args))
-
-
-def _refuse_threads(kernel: Kernel, block: tuple[int, ...], compiled: Any) -> None:
-    """Raise ValueError if CUDA runs no block of this size, because its threads take too many registers or exceed launch_bounds."""
-    threads, attributes = math.prod(block), compiled.kernel.attributes
-    most = attributes.max_threads_per_block
-    if most < threads <= Device().properties.max_threads_per_block:
-        raise ValueError(
-            f"{kernel.__name__} is compiled for blocks of at most {most} threads, of {attributes.num_regs} registers each, "
-            f"not {threads}; compile it with @pgas.jit(launch_bounds={threads})"
-        )
-
-
 def _adopted(dispatcher: Any) -> Kernel:
     kernel = Kernel.__new__(Kernel)
     functools.update_wrapper(kernel, backend.function_of(dispatcher))
@@ -334,36 +261,14 @@ def _adopted(dispatcher: Any) -> Kernel:
     return kernel
 
 
-def _normalized(configuration: tuple[Any, ...]) -> tuple[Any, Any, Any, int]:
-    grid, block, *rest = configuration
-    stream, shared = (*rest, 0, 0)[:2] if rest else (0, 0)
-    return _three("grid", grid), _three("block", block), streams.core_stream(stream), shared
-
-
 def _check_integers(where: str, configuration: tuple[Any, ...]) -> None:
     """Check that the sizes of a launch are integers. Numba accepts True, and its messages do not name the kernel."""
     for name, sizes in zip(("grid", "block"), configuration, strict=False):
-        if not all(is_integer(n) for n in _sizes(sizes)):
+        if not all(is_integer(n) for n in sizes_of(sizes)):
             raise TypeError(f"{where}{name} must be an integer or up to three of them, not {sizes!r}")
     for shared in configuration[3:4]:
         if not is_integer(shared):
             raise TypeError(f"{where}shared must be an integer, not {shared!r}")
-
-
-def _sizes(sizes: Any) -> tuple[Any, ...]:
-    return tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,)
-
-
-def _three(name: str, sizes: Any) -> tuple[int, ...]:
-    """Return the sizes of a grid or block, which are integers, in three dimensions.
-
-    Raises:
-        ValueError: there are no sizes, or more than three.
-    """
-    given = _sizes(sizes)
-    if not 1 <= len(given) <= 3:
-        raise ValueError(f"{name} must be an integer or up to three of them, not {sizes!r}")
-    return tuple(int(n) for n in given) + (1,) * (3 - len(given))
 
 
 # ---------------------------------------------------------------------------------------------------------------------- the cache

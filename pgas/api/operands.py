@@ -7,14 +7,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from pgas.base.backend import SIMULATOR
 from pgas.base.errors import about
 from pgas.job import runtime
 from pgas.job.memory.array import block_of
+from pgas.job.paths.platform import platform
 from pgas.kernels import refusals, window
-
-if SIMULATOR:
-    from pgas.sim.arrays import is_array, ndarray_of
 
 __all__ = ["Operand", "on_heap"]
 
@@ -54,8 +51,7 @@ class Operand:
 
     @classmethod
     def _described(cls, function: str, name: str, array: Any) -> "Operand":
-        if SIMULATOR and is_array(array):
-            host = ndarray_of(array)
+        if (host := platform.host_array(array)) is not None:
             return cls(function, name, host.ctypes.data, tuple(host.shape), tuple(host.strides), host.dtype)
         interface = getattr(array, "__cuda_array_interface__", None)
         if interface is None:

@@ -11,19 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgas.base.agreement import everywhere
-from pgas.base.backend import SIMULATOR
 from pgas.base.config import size_text
 from pgas.base.errors import BootstrapError, HeapError, TransportError
 from pgas.job.bootstrap.calls import enough_files
 from pgas.job.health import device_state
 from pgas.job.memory.heap import Allocator
+from pgas.job.paths.platform import platform
 from pgas.kernels import window
 from pgas.transports import p2p
 from pgas.transports.memory.protocol import GRANULARITY, Memory, Segment, whole_pages
 from pgas.transports.nic.protocol import NIC
-
-if SIMULATOR:
-    from pgas.kernels.compiler import cpu
 
 __all__ = ["Bounds", "Growth"]
 
@@ -104,8 +101,7 @@ class Growth:
             ) from error
         self._heap.extend(nbytes)
         device_state.set_heap_size(self._memory, self._heap.size)
-        if SIMULATOR:
-            cpu.read_again()
+        platform.read_again()
 
     def _map(self, chunk: Segment) -> None:
         """Map a chunk in every process that maps the heap; after an error in none."""

@@ -1,14 +1,10 @@
 """pgas.reset(): it makes a job usable again after an error of kernels or NIC, if its processes, GPUs, and software NIC still exist."""
 
 from pgas.base.agreement import everywhere
-from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError
 from pgas.job.health import device_state
-from pgas.job.paths import streams
+from pgas.job.paths.platform import platform
 from pgas.job.runtime import Job
-
-if SIMULATOR:
-    from pgas.kernels.compiler import cpu
 
 __all__ = ["reset"]
 
@@ -31,8 +27,7 @@ def reset(job: Job) -> None:
         failed = PgasError(f"pgas.reset: the job cannot be made usable again: {error}")
         job.health.fail(failed)
         raise failed from error
-    if SIMULATOR:
-        cpu.read_again()
+    platform.read_again()
     job.health.recover()
     job.hang.begin()
 
@@ -50,7 +45,7 @@ def _wait_for_all(job: Job) -> None:
 
 def _end_kernels(job: Job) -> None:
     """End the waits of this PE's kernels, and wait for the kernels themselves."""
-    if streams.capturing(None):
+    if platform.capturing(None):
         raise PgasError("work is being captured into a graph")
     if not device_state.poisoned(job.memory):
         device_state.poison(job.memory)

@@ -9,7 +9,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from pgas.base import config
 from pgas.base.agreement import everywhere
-from pgas.base.backend import SIMULATOR, say_where
+from pgas.base.backend import say_where
 from pgas.base.errors import BootstrapError, HeapError, PgasError, PgasWarning, about, again
 from pgas.base.parameters import is_integer
 from pgas.base.waits import say
@@ -36,19 +36,12 @@ from pgas.job.memory.array import SymmetricArray, at, block_of, caller, check_fr
 from pgas.job.memory.heap import ALIGNMENT, Allocator
 from pgas.job.memory.local_memory import LocalMemory
 from pgas.job.paths import card, choice, streams
+from pgas.job.paths.platform import platform
 from pgas.kernels import window
 from pgas.kernels.compiler import backend
 from pgas.transports import registry
 from pgas.transports.memory.protocol import Memory, heap_segment, whole_pages
 from pgas.transports.nic.protocol import NIC, Part
-
-if SIMULATOR:
-    from pgas.job import simulation, strict
-    from pgas.sim import engine
-    from pgas.transports.memory.memfd import HostMemory
-else:
-    from pgas.job.paths import gpu as gpus
-    from pgas.transports.memory import vmm
 
 __all__ = ["Job", "current", "finalize", "init"]
 
@@ -98,7 +91,7 @@ class Job(Collective):
         except BaseException:
             self.release()
             raise
-        where = "the simulator" if SIMULATOR else self.pes[0].gpu_name
+        where = self.pes[0].gpu_name or "the simulator"
         line = f"pgas: {self.n_pes} PEs on {where}; transport {self.transport}: {self.reason}"
         announce(self.my_pe, line if self.info else "", self._remarks)
 
@@ -119,7 +112,7 @@ class Job(Collective):
         self.places = device_state.Places(self.heap, self.teams, self.my_pe, self.paths)
         self._growth = growth.Growth(bounds, self.heap, self.memory, self.nic, self.near_pes, self.my_pe, self.exchange)
         self._listen(requested["PGAS_HANG_REPORT"])
-        if SIMULATOR:
+        if self.gpu is None:
             self._simulate(requested)
         if self.nic is not None and (process := self.nic.process):
             self._step(lambda: self.health.detector.add("the software NIC", process))
@@ -139,7 +132,7 @@ class Job(Collective):
         """Bind a GPU, learn those of the other PEs, and choose transports; their constants hold for all kernels from now on."""
         nodes = [process.node for process in self.processes]
         node_rank = nodes[: self.my_pe].count(nodes[self.my_pe])
-        self.gpu = self._step(lambda: None if SIMULATOR else gpus.bind(node_rank))
+        self.gpu = self._step(lambda: platform.bind(node_rank))
         pes = introduce(self.my_pe, requested, self.gpu, self.exchange)
         self.paths = choice.choose(self, self.my_pe, requested, self.gpu, pes, self._remarks.append)
         self.pes, self.transport, self.reason = self.paths.pes, self.paths.transport.name, self.paths.reason
@@ -175,7 +168,7 @@ class Job(Collective):
         self.local = LocalMemory(self.nic)
 
     def _open_memory(self) -> Memory:
-        memory: Memory = HostMemory() if SIMULATOR else vmm.GPUMemory(self.gpu.ordinal)
+        memory = platform.memory(self.gpu)
         self._ending.callback(memory.close)
         return memory
 
@@ -190,14 +183,13 @@ class Job(Collective):
 
     def _simulate(self, requested: dict[str, Any]) -> None:
         """Install what ends kernels of the simulator early, and its modes."""
-
-        def recorded() -> None:
-            if self.hang.recorded_in_simulator():
-                self._check()
+        from pgas.job import simulation
 
         weak = requested["PGAS_SIM_WEAK"]
-        self._ending.enter_context(simulation.of(self.my_pe, self.memory, self.nic, self.health, weak, recorded))
+        self._ending.enter_context(simulation.of(self.my_pe, self.memory, self.nic, self.health, weak, self.hang, self._check))
         if "strict" in requested["PGAS_DEBUG"]:
+            from pgas.job import strict
+
             self._ending.enter_context(strict.as_on_gpus())
 
     # -------------------------------------------------------------------------------------------------------------- collectives
@@ -303,7 +295,7 @@ class Job(Collective):
 
     def synchronize(self, stream: Any, call: str = "pgas.synchronize") -> None:
         """Wait for the kernels of a stream (None: of the device) and raise their error if there is one. call: the user's, for messages."""
-        if streams.capturing(stream):
+        if platform.capturing(stream):
             raise PgasError(f"{call}: work is being captured into a graph and has not run yet; launch the graph first, then wait for it")
         self.wait_for_device(stream, call)
         self._check()
@@ -311,7 +303,7 @@ class Job(Collective):
 
     def ended(self, stream: Any) -> None:
         """Note that the kernels of a stream (None: of the device) have ended."""
-        self.hang.synchronized(None if stream is None else streams.handle_of(stream))
+        self.hang.synchronized(None if stream is None else platform.handle_of(stream))
         if stream is None and self._deferred is not None:  # Numba's frees wait for all kernels of the device
             self._deferred.close()
             self._deferred = None
@@ -330,13 +322,14 @@ class Job(Collective):
 
     def wait_for_device(self, stream: Any, call: str) -> None:
         """Wait by polling, so that Ctrl-C and a peer's death end the wait for a kernel that never ends."""
-        if SIMULATOR:
-            if stream is None:  # a stream's kernels have ended: launches return then
-                engine.wait_for_kernels(f"{call}()")
-            return
+        platform.wait(stream, call, self.health.interrupt, self._guarded)
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """A wait for the GPU. After an error, the job is broken, and kernels must not wait any more."""
         try:
             with self.health.deaths_first():
-                gpus.wait(stream, self.health.interrupt)
+                yield
         except BaseException as error:
             if isinstance(error, Exception) and streams.failed_in_driver(error):
                 self.health.broken = self.health.broken or not streams.interrupts_capture(error)
@@ -363,7 +356,7 @@ class Job(Collective):
             self._check()
         if kernel:
             self.hang.launching(kernel, stream)
-        if not SIMULATOR and self._deferred is None:
+        if self._deferred is None:
             self._deferred = contextlib.ExitStack()
             self._deferred.enter_context(backend.deferred_frees())
 
@@ -376,7 +369,7 @@ class Job(Collective):
         timer = threading.Timer(GRACE_S, self._abort)  # even if CUDA calls hang, because the context may be lost
         timer.daemon = True
         timer.start()
-        if self._formed and not SIMULATOR:  # in the simulator, Health.interrupt() ends kernels
+        if self._formed and self.gpu is not None:  # in the simulator, Health.interrupt() ends kernels
             with contextlib.suppress(PgasError):
                 self.memory.enter()
                 device_state.poison(self.memory)
@@ -455,8 +448,7 @@ def _forked() -> None:
     for block in _of_parent.heap.blocks:
         block.freed, block.foreign = True, _no_job
     _of_parent.hang.forked()
-    if SIMULATOR:
-        simulation.forbid(_no_job)
+    platform.forbid(_no_job)
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -4,18 +4,21 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from pgas.job.health import device_state
+from pgas.job.health.hang import Reporter
 from pgas.job.health.health import Health
 from pgas.kernels import window
 from pgas.kernels.compiler import cpu
-from pgas.sim import engine, forbid
+from pgas.sim import engine
 from pgas.transports.memory.protocol import Memory
 from pgas.transports.nic.protocol import NIC
 
-__all__ = ["forbid", "of"]
+__all__ = ["of"]
 
 
 @contextlib.contextmanager
-def of(my_pe: int, memory: Memory, nic: NIC | None, health: Health, weak: int | None, recorded: Callable[[], None]) -> Iterator[None]:
+def of(
+    my_pe: int, memory: Memory, nic: NIC | None, health: Health, weak: int | None, hang: Reporter, check: Callable[[], None]
+) -> Iterator[None]:
     """Install the hooks that end kernels of a job early; enter weak mode if weak is given.
 
     Args:
@@ -24,8 +27,14 @@ def of(my_pe: int, memory: Memory, nic: NIC | None, health: Health, weak: int | 
         nic: this PE's, if there is one.
         health: ends waits of the host, and here also kernels, by an exception.
         weak: PGAS_SIM_WEAK.
-        recorded: called by a thread that has written an error record.
+        hang: this PE's part in hang reports.
+        check: raises the error of a record.
     """
+
+    def recorded() -> None:
+        """Called by a thread that has written an error record."""
+        if hang.recorded_in_simulator(engine.go_on_waiting):
+            check()
 
     def failed(error: BaseException) -> None:
         """Called when an exception has ended a kernel: its reserved but unposted WQEs or requests block the queues.

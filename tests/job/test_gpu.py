@@ -110,14 +110,14 @@ import contextlib, sys
 from types import SimpleNamespace
 import pgas
 
-jit = sys.modules["pgas.api.jit"]
+jit, gpu_streams = sys.modules["pgas.api.jit"], sys.modules["pgas.job.paths.gpu_streams"]
 attributes = SimpleNamespace(max_threads_per_block=896, num_regs=72)
-jit.compiled_for = lambda dispatcher, args: SimpleNamespace(kernel=SimpleNamespace(attributes=attributes))
-jit.Device = lambda: SimpleNamespace(properties=SimpleNamespace(max_threads_per_block=1024))
+gpu_streams.compiled_for = lambda dispatcher, args: SimpleNamespace(kernel=SimpleNamespace(attributes=attributes))
+gpu_streams.Device = lambda: SimpleNamespace(properties=SimpleNamespace(max_threads_per_block=1024))
 job = SimpleNamespace(launching=lambda *_: None, agree=lambda *_: None, together=lambda call, step, error: (step(), []))
 job.teams = SimpleNamespace(check=lambda handles: None)
 jit.runtime.current = lambda: job
-jit.streams.loading_allowed = contextlib.nullcontext
+gpu_streams.loading_allowed = contextlib.nullcontext
 
 @pgas.jit
 def wide(out):
@@ -127,7 +127,7 @@ def refused(*args):
     raise RuntimeError({error!r})
 
 configured = wide[4, (32, {y})]
-configured._configured = refused
+configured._launch._configured = refused
 {launch}
 """
 

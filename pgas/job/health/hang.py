@@ -16,19 +16,16 @@ from types import FrameType
 from typing import Any
 
 from pgas.base import liveness
-from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError
 from pgas.base.text import ranges
 from pgas.job.health import device_state
 from pgas.job.health.inquiry import Inquiry
+from pgas.job.paths.platform import platform
 from pgas.kernels import window
 from pgas.kernels.compiler import backend
 from pgas.transports.memory.protocol import Memory
 from pgas.transports.nic import outstanding
 from pgas.transports.nic.protocol import NIC
-
-if SIMULATOR:
-    from pgas.sim import engine
 
 __all__ = ["Reporter", "Subject", "emit", "gather", "text"]
 
@@ -111,14 +108,16 @@ class Reporter:
                     self._inquiry.ask(words if words.startswith("PE ") else f"PE {self._subject.me}: {words}", wait=True)
             raise
 
-    def recorded_in_simulator(self) -> bool:
+    def recorded_in_simulator(self, go_on_waiting: Callable[[], None]) -> bool:
         """Called by a thread of the simulator that has written a record; return whether it ends the kernel.
+
+        go_on_waiting: lets other threads run.
 
         The thread of the first error ends the kernel, after all waiting threads have recorded their waits; these do not continue. On a GPU,
         kernels run to their end instead.
         """
         while self._answering:
-            engine.go_on_waiting()
+            go_on_waiting()
         if self._ended_kernel or not device_state.recorded(self._subject.memory):
             return False
         self._ended_kernel = True
@@ -126,7 +125,7 @@ class Reporter:
             self._answering = True
             try:
                 for _ in range(_LOOKS):
-                    engine.go_on_waiting()
+                    go_on_waiting()
             finally:
                 self._answering = False
         return True
@@ -165,7 +164,7 @@ def gather(subject: Subject, reason: str) -> dict[str, Any]:
         "stopped": _stopped(subject),
         "host": host,
         "kernels": [kernel for kernel, _ in subject.launched],
-        "threads": engine.report() if SIMULATOR else "",
+        "threads": platform.report(),
         "error": error,
         "waiters": _grouped(waiters),
         "nic": [] if subject.nic is None else outstanding.describe(subject.nic, place),
@@ -243,9 +242,7 @@ def _places(places: device_state.Places) -> Callable[[int], str]:
 def _host_stack() -> list[str]:
     """Return the main thread's calls, innermost last: the program's call of pgas, and the innermost ones."""
     main = threading.main_thread().ident or 0
-    frame = sys._current_frames().get(main)
-    if SIMULATOR:
-        frame = engine.host_frame(frame)
+    frame = platform.host_frame(sys._current_frames().get(main))
     frames: list[FrameType] = []
     while frame is not None:
         if not _is_own(frame):

@@ -9,12 +9,9 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError
 from pgas.job.health.detector import GRACE_S
-
-if SIMULATOR:
-    from pgas.sim import engine
+from pgas.job.paths.platform import platform
 
 __all__ = ["awaited", "close", "close_kept"]
 
@@ -81,9 +78,7 @@ def _inside() -> list[str]:
 
 def _call(frame: FrameType | None) -> FrameType | None:
     """Return the frame of the call of pgas that a thread is in, None if it is in none."""
-    if SIMULATOR:
-        frame = engine.host_frame(frame)
-    call = None
+    frame, call = platform.host_frame(frame), None
     while frame is not None:
         if f"{frame.f_globals.get('__name__')}.".startswith(_PUBLIC):
             call = frame

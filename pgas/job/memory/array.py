@@ -346,7 +346,7 @@ else:
     from cuda.core import Device
     from numpy.lib.stride_tricks import as_strided
 
-    from pgas.job.paths.streams import wait_for_default
+    from pgas.job.paths.gpu_streams import wait_for_default
     from pgas.kernels.compiler import compiler
 
     _Method = TypeVar("_Method", bound=Callable[..., Any])

@@ -5,14 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pgas.base.backend import SIMULATOR
 from pgas.base.config import size_text
 from pgas.base.errors import HeapError, PgasError
+from pgas.job.paths.platform import platform
 from pgas.kernels import layout, window
 from pgas.transports.memory.protocol import Memory, whole_pages
-
-if SIMULATOR:
-    from pgas.kernels.compiler import cpu
 
 __all__ = ["NODE", "PREDEFINED", "SAME_LOCAL", "SHARED", "WORLD", "Handle", "Plan", "Room", "Teams", "handles"]
 
@@ -253,8 +250,7 @@ class Teams:
             self._memory.write(entry + offset, struct.pack("<I", value))
         for offset, address in ((layout.TEAM_LIST, listed), (layout.TEAM_CHANNELS, base)):
             self._memory.write(entry + offset, struct.pack("<Q", address))
-        if SIMULATOR:
-            cpu.read_again()
+        platform.read_again()
 
     def _per_group(self, pes: tuple[int, ...]) -> int:
         """Return the number of members per group if every group has the same number (kernels/collectives/nodes.py), 0 otherwise."""
@@ -271,8 +267,7 @@ class Teams:
         """Destroy a team that no member uses any more."""
         record = self.records.pop(number)
         self._memory.fill(layout.TEAMS + number * layout.TEAM_ENTRY, layout.TEAM_ENTRY, 0)
-        if SIMULATOR:
-            cpu.read_again()
+        platform.read_again()
         units = (1 << self.plan.units(len(record.pes), record.channels)) - 1 << record.first_unit
         self.room = Room(self.room.numbers | 1 << number, self.room.units | units)
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pgas.base.backend import SIMULATOR
 from pgas.base.errors import TransportError
 from pgas.base.text import ranges
 from pgas.job.bootstrap.calls import Collective
@@ -15,9 +14,6 @@ from pgas.transports.selection import Choice
 
 if TYPE_CHECKING:
     from pgas.job.paths.gpu import GPU
-
-if not SIMULATOR:
-    from pgas.job.paths import gpu as gpus
 
 __all__ = ["Paths", "choose"]
 
@@ -135,7 +131,7 @@ def choose(
     """
     wanted, nodes = requested["PGAS_TRANSPORT"], [pe.node for pe in pes]
     turn = nodes[:me].count(nodes[me])
-    own, _ = job.together("pgas.init()", lambda: [None if gpu is None else gpus.access(gpu, pe.gpu or "") for pe in pes])
+    own, _ = job.together("pgas.init()", lambda: [None if gpu is None else gpu.access(pe.gpu or "") for pe in pes])
     neighbours = topology.Neighbours(pes, job.exchange(own), requested["PGAS_PES_PER_NODE"])
     choices: dict[str, Choice] = {}
     asked: dict[str, Sequence[topology.PE]] = {}

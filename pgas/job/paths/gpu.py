@@ -1,8 +1,10 @@
-"""The GPU of this PE: its choice, its properties, and its access to other GPUs."""
+"""The GPU of this PE as the platform of its kernels (platform.py): its choice, its properties, and its access to other GPUs."""
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from cuda.bindings import driver
@@ -11,12 +13,15 @@ from cuda.core import Device
 from pgas.base.backend import cuda_device_count
 from pgas.base.errors import PgasError
 from pgas.base.remedies import explain
-from pgas.job.paths.streams import core_stream
-from pgas.kernels.compiler import compiler
+from pgas.job.paths import gpu_streams
+from pgas.kernels.compiler import compiler, launches
 from pgas.transports.devices import pci_address
-from pgas.transports.memory.vmm import check
+from pgas.transports.memory.vmm import GPUMemory, check
 
-__all__ = ["GPU", "access", "bind", "place_engine", "uuid", "wait"]
+#: 32 x 1024 threads saturate NVLink (docs/figures.md).
+COPY_BLOCKS, COPY_THREADS, COLLECTIVE_THREADS = 32, 1024, 512
+configured, bound, resident, argument = gpu_streams.Configured, gpu_streams.Bound, gpu_streams.resident, launches.Argument
+core_stream, handle_of, capturing = gpu_streams.core_stream, gpu_streams.handle_of, gpu_streams.capturing
 
 _Attribute = driver.CUdevice_attribute
 _ORDERED_FOR_OWNER = int(driver.CUGPUDirectRDMAWritesOrdering.CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER)
@@ -33,6 +38,17 @@ class GPU:
     mps: bool
     pci: str  #: bus address as sysfs writes it, e.g. "0000:3b:00.0"
     in_order: bool  #: whether it sees what a NIC writes into its memory in order
+
+    def access(self, peer_uuid: str) -> str | None:
+        """Return None if this GPU can load from and store to the peer's memory; otherwise the reason why it cannot."""
+        if peer_uuid == self.uuid:
+            return None
+        for ordinal in range(int(check(driver.cuDeviceGetCount(), "cuDeviceGetCount"))):
+            if uuid(ordinal) == peer_uuid:
+                if int(check(driver.cuDeviceCanAccessPeer(self.ordinal, ordinal), "cuDeviceCanAccessPeer")):
+                    return None
+                return f"the GPUs ({self.name}) have no peer access (see nvidia-smi topo -p2p r)"
+        return None  # invisible here (CUDA_VISIBLE_DEVICES): mapping its memory will tell
 
 
 def bind(node_rank: int) -> GPU:
@@ -81,35 +97,43 @@ def _enter(ordinal: int) -> None:
         driver.cuDevicePrimaryCtxRelease(ordinal)
 
 
-def wait(stream: Any, poll: Callable[[], None]) -> None:
-    """Wait for the kernels of a stream (None: of the device), and call poll meanwhile, which may raise to end the wait.
-
-    Raises:
-        Exception: if a kernel failed, or the context is lost (streams.failed_in_driver).
-    """
-    compiler.enter_device()  # a new thread of the program has no current GPU
-    Device().set_current()  # tells cuda.core of the current one
-    event = core_stream(stream).record()
-    started, pause = time.perf_counter(), 10e-6
-    while not event.is_done:
-        if time.perf_counter() - started > 200e-6:
-            poll()
-            time.sleep(pause)
-            pause = min(pause * 1.5, 1e-3)
-    if stream is None:
-        check(driver.cuCtxSynchronize(), "cuCtxSynchronize")  # cuda.core's sync() starts the CUDA runtime for that
+def memory(gpu: GPU) -> GPUMemory:
+    return GPUMemory(gpu.ordinal)
 
 
-def access(gpu: GPU, peer_uuid: str) -> str | None:
-    """Return None if this GPU can load from and store to the peer's memory; otherwise the reason why it cannot."""
-    if peer_uuid == gpu.uuid:
-        return None
-    for ordinal in range(int(check(driver.cuDeviceGetCount(), "cuDeviceGetCount"))):
-        if uuid(ordinal) == peer_uuid:
-            if int(check(driver.cuDeviceCanAccessPeer(gpu.ordinal, ordinal), "cuDeviceCanAccessPeer")):
-                return None
-            return f"the GPUs ({gpu.name}) have no peer access (see nvidia-smi topo -p2p r)"
-    return None  # invisible here (CUDA_VISIBLE_DEVICES): mapping its memory will tell
+def host_array(array: Any) -> None:
+    return None
+
+
+def wait(stream: Any, call: str, poll: Callable[[], None], guarded: Callable[[], AbstractContextManager[None]]) -> None:
+    with guarded():
+        compiler.enter_device()  # a new thread of the program has no current GPU
+        Device().set_current()  # tells cuda.core of the current one
+        event = core_stream(stream).record()
+        started, pause = time.perf_counter(), 10e-6
+        while not event.is_done:
+            if time.perf_counter() - started > 200e-6:
+                poll()
+                time.sleep(pause)
+                pause = min(pause * 1.5, 1e-3)
+        if stream is None:
+            check(driver.cuCtxSynchronize(), "cuCtxSynchronize")  # cuda.core's sync() starts the CUDA runtime for that
+
+
+def read_again() -> None:
+    """Do nothing, because a kernel reads such words into a cache that it does not share with later ones."""
+
+
+def forbid(why: str) -> None:
+    """Do nothing, because a forked child cannot use the parent's GPU."""
+
+
+def host_frame(frame: FrameType | None) -> FrameType | None:
+    return frame
+
+
+def report() -> str:
+    return ""
 
 
 def _attribute(attribute: Any, ordinal: int) -> int:

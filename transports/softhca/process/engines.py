@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from pgas.base.backend import SIMULATOR
@@ -133,11 +134,14 @@ def make(kind: str, device: int, sms: int) -> Engine:
     Raises:
         TransportError: the engine cannot run here.
     """
-    if kind == "cuda":
-        return _SimulatedKernel() if SIMULATOR else _kernel(device, sms)
-    if not SIMULATOR:
+    engines: dict[tuple[str, bool], Callable[[], Engine]] = {
+        ("cpu", True): lambda: _Thread(Tables(receives=True)),
+        ("cuda", True): _SimulatedKernel,
+        ("cuda", False): lambda: _kernel(device, sms),
+    }
+    if (chosen := engines.get((kind, SIMULATOR))) is None:
         raise TransportError("the cpu engine of the software NIC cannot reach heaps in GPU memory: PGAS_ENGINE=cuda")
-    return _Thread(Tables(receives=True))
+    return chosen()
 
 
 def _kernel(device: int, sms: int) -> Engine:

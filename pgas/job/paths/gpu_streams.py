@@ -1,0 +1,143 @@
+"""CUDA streams of any library, their capture into graphs, and launches on them."""
+
+import contextlib
+import functools
+import math
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from cuda.bindings import driver
+from cuda.core import Device, LaunchConfig, Stream
+from cuda.core import launch as cuda_launch
+
+from pgas.job.paths.streams import handle, is_default, normalized
+from pgas.kernels.compiler import compiler, launches
+
+__all__ = ["Bound", "Configured", "capturing", "core_stream", "handle_of", "resident", "wait_for_default"]
+
+
+def core_stream(stream: Any) -> Any:
+    """Return a stream as a cuda.core.Stream (Platform.core_stream)."""
+    if isinstance(stream, Stream):
+        return stream
+    return Stream.from_handle(0 if is_default(stream) else handle(stream))
+
+
+def wait_for_default(handle: int) -> None:
+    """Let later work of a stream wait for the work that is in the default stream now.
+
+    Args:
+        handle: handle of the stream (cudaStream_t), or one of CUDA's numbers 1 and 2 for its default streams.
+    """
+    Stream.from_handle(handle).wait(core_stream(0).record())
+
+
+def handle_of(stream: Any) -> int:
+    """Return the handle of a stream (Platform.handle_of)."""
+    return 0 if is_default(stream) else int(core_stream(stream).handle)
+
+
+def capturing(stream: Any) -> bool:
+    """Whether a stream is being captured (Platform.capturing)."""
+    status, state = driver.cuStreamIsCapturing(driver.CUstream(handle_of(stream)))
+    if status == driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:  # the default stream, while a blocking stream is being captured
+        return True
+    return bool(status == driver.CUresult.CUDA_SUCCESS and state != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+
+@contextlib.contextmanager
+def loading_allowed() -> Iterator[None]:
+    """Let this thread load kernels during a capture. Loading allocates memory, which a capture otherwise forbids; no graph replays it."""
+    _, before = driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(before)
+
+
+class Configured:
+    """A kernel with its launch configuration; a call launches it."""
+
+    def __init__(self, dispatcher: Any, name: str, configuration: tuple[Any, ...]) -> None:
+        self._dispatcher, self._name, self._configuration = dispatcher, name, configuration
+        self._configured = dispatcher[configuration]
+        self._launches: dict[Any, launches.DriverLaunch] = {}  # By the types of the arguments.
+
+    def __call__(self, *args: Any) -> None:
+        given = launches.packed(args)
+        if given is not None:
+            launch = self._launches.get(given[0])
+            if launch is not None and launch(given[1]):
+                return
+        with loading_allowed():
+            try:
+                args = launches.unpacked(args)
+                self._configured(*args)
+            except Exception as error:  # Not narrower, because cuda.core's class of driver errors is in a private module.
+                if "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES" in str(error):
+                    _refuse_threads(self._name, normalized(self._configuration)[1], compiled_for(self._dispatcher, args))
+                raise
+            if given is not None and given[0] not in self._launches:
+                self._keep(args, *given)
+
+    def _keep(self, args: tuple[Any, ...], codes: tuple[Any, ...], parameters: bytes) -> None:
+        """Let later launches with arguments of these types go directly to the driver."""
+        compiled, configured = compiled_for(self._dispatcher, args), self._configured
+        depends = self._dispatcher._launch_config_sensitive or configured._is_kernel_launch_config_sensitive()
+        if compiled.plain and not depends and not configured.pre_launch_callbacks:
+            grid, block, stream, shared = normalized(self._configuration)
+            self._launches[codes] = launches.DriverLaunch(
+                compiled.kernel, grid, block, shared, int(core_stream(stream).handle), len(parameters)
+            )
+
+
+class Bound:
+    """A kernel with its launch configuration and its converted arguments; a call launches it."""
+
+    def __init__(self, dispatcher: Any, name: str, configuration: Any, args: tuple[Any, ...], *, cooperative: bool) -> None:
+        grid, block, given_stream, shared = normalized(configuration)
+        stream, given = core_stream(given_stream), launches.packed(args)
+        args = launches.unpacked(args)
+        with loading_allowed():
+            compiled = compiled_for(dispatcher, args)
+            _refuse_threads(name, block, compiled)
+            function = compiled.kernel
+        try:
+            parameters = compiled.flatten(args, stream)
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}") from None
+        self._keep, self._thread = args, threading.current_thread()
+        self._plain: tuple[launches.DriverLaunch, bytes] | None = None  # A launch without cuda.core's checks, and its parameters.
+        if given is not None and compiled.plain and not cooperative:
+            self._plain = launches.DriverLaunch(function, grid, block, shared, int(stream.handle), len(given[1])), given[1]
+        config = LaunchConfig(grid=grid, block=block, shmem_size=shared, is_cooperative=cooperative or compiled.cooperative)
+        self._launch = functools.partial(cuda_launch, stream, config, function, *parameters)
+
+    def __call__(self) -> None:
+        if self._thread is not threading.current_thread():  # A new thread has no current GPU.
+            compiler.enter_device()
+        if self._plain is None or not self._plain[0](self._plain[1]):
+            self._launch()
+
+
+def resident(dispatcher: Any, args: tuple[Any, ...], threads: int, shared: int) -> tuple[str, int]:
+    """Return a name of this GPU, and how many blocks can run concurrently (Platform.resident)."""
+    blocks = compiled_for(dispatcher, args).kernel.occupancy.max_active_blocks_per_multiprocessor(threads, shared)
+    return "this GPU", blocks * Device().properties.multiprocessor_count
+
+
+def compiled_for(dispatcher: Any, args: tuple[Any, ...]) -> Any:
+    """Return the compiled kernel of a dispatcher for these arguments (kernels/compiler/interface.py: Compiled)."""
+    return compiler.compiled(dispatcher, compiler.types_of(dispatcher, args))
+
+
+def _refuse_threads(name: str, block: tuple[int, ...], compiled: Any) -> None:
+    """Raise ValueError if CUDA runs no block of this size, because its threads take too many registers or exceed launch_bounds."""
+    threads, attributes = math.prod(block), compiled.kernel.attributes
+    most = attributes.max_threads_per_block
+    if most < threads <= Device().properties.max_threads_per_block:
+        raise ValueError(
+            f"{name} is compiled for blocks of at most {most} threads, of {attributes.num_regs} registers each, "
+            f"not {threads}; compile it with @pgas.jit(launch_bounds={threads})"
+        )

@@ -1,0 +1,100 @@
+"""Where kernels run: on GPUs (gpu.py), or in the simulator (simulated.py). This module chooses.
+
+Platform is everything in which the two differ, except device code (kernels/compiler/interface.py), the engine of the software NIC
+(softhca/engine/ops.py), and the class of symmetric arrays (job/memory/array.py).
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from pgas.base.backend import SIMULATOR
+from pgas.transports.memory.protocol import Memory
+
+if TYPE_CHECKING:
+    from pgas.job.paths.gpu import GPU
+
+__all__ = ["Platform", "platform"]
+
+
+class Platform(Protocol):
+    """What runs kernels."""
+
+    # Of the kernels that host calls launch: maximum number of blocks and number of threads per block of a copy; threads of a collective.
+    COPY_BLOCKS: int
+    COPY_THREADS: int
+    COLLECTIVE_THREADS: int
+
+    # Devices and memory ---------------------------------------------------------------------------------------------------------
+
+    def bind(self, node_rank: int) -> "GPU | None":
+        """Make a GPU current in this process and return it; None in the simulator. node_rank: number of this PE among those of its node."""
+
+    def memory(self, gpu: Any) -> Memory:
+        """Return the memory of a PE. gpu: the result of bind()."""
+
+    def host_array(self, array: Any) -> Any:
+        """Return the NumPy array that an operand is or wraps, if kernels can use it; otherwise None."""
+
+    # Streams --------------------------------------------------------------------------------------------------------------------
+
+    def core_stream(self, stream: Any) -> Any:
+        """Return a stream as a cuda.core.Stream (in the simulator: 0). stream: 0 or None for the default one, or as in streams.handle()."""
+
+    def handle_of(self, stream: Any) -> int:
+        """Return the handle of a stream as core_stream() takes it, 0 for the default one and in the simulator."""
+
+    def capturing(self, stream: Any) -> bool:
+        """Whether a stream is being captured (cuStreamBeginCapture): calls on it are recorded in a graph instead of being executed."""
+
+    # Launches -------------------------------------------------------------------------------------------------------------------
+
+    def configured(self, dispatcher: Any, name: str, configuration: tuple[Any, ...]) -> Callable[..., None]:
+        """Return a function that launches a kernel with its arguments. Raises TypeError if Numba rejects the configuration."""
+
+    def bound(self, dispatcher: Any, name: str, configuration: Any, args: tuple[Any, ...], *, cooperative: bool) -> Callable[[], None]:
+        """Return a function that launches a kernel with these arguments, which are converted only once."""
+
+    def resident(self, dispatcher: Any, args: tuple[Any, ...], threads: int, shared: int) -> tuple[str, int]:
+        """Return a name of the GPU, and how many blocks of a kernel can run concurrently on it."""
+
+    def argument(self, address: int, size: int, dtype: np.dtype, make: Callable[[int, int, np.dtype], Any]) -> Any:
+        """Return a flat array as a kernel's argument. make: makes an array of these three."""
+
+    # Running kernels ------------------------------------------------------------------------------------------------------------
+
+    def wait(self, stream: Any, call: str, poll: Callable[[], None], guarded: Callable[[], AbstractContextManager[None]]) -> None:
+        """Wait for the kernels of a stream (None: of the device). Raises if a kernel failed, or the context is lost.
+
+        Args:
+            stream: the stream.
+            call: the user's call, for messages.
+            poll: called during a wait for a GPU; may raise to end the wait.
+            guarded: makes the context of a wait for a GPU.
+        """
+
+    def read_again(self) -> None:
+        """Let later kernels see that the host has changed words of the state page that no kernel changes."""
+
+    def forbid(self, why: str) -> None:
+        """In a forked child, let every access of kernels to memory raise a PgasError with this text, if that is possible."""
+
+    def host_frame(self, frame: FrameType | None) -> FrameType | None:
+        """Return the frame of a thread in the host's code, from its innermost frame."""
+
+    def report(self) -> str:
+        """Return a description of the threads of running kernels, "" if they are unknown."""
+
+
+platform: Platform
+if SIMULATOR:
+    from pgas.job.paths import simulated
+
+    platform = simulated
+else:
+    from pgas.job.paths import gpu
+
+    platform = gpu

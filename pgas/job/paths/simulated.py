@@ -1,0 +1,68 @@
+"""The simulator as the platform of kernels. platform.py documents its functions.
+
+A stream executes its work immediately and in order, so arguments are only checked. A launch returns when the kernel has ended.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pgas.base import model
+from pgas.job.paths.streams import handle, is_default
+from pgas.kernels.compiler import cpu, cuda
+from pgas.sim import engine
+from pgas.sim import forbid as forbid  # a member of the interface, unchanged
+from pgas.sim.arrays import is_array, ndarray_of
+from pgas.transports.memory.memfd import HostMemory
+
+COPY_BLOCKS, COPY_THREADS, COLLECTIVE_THREADS = 4, 32, 32
+read_again, report, host_frame = cpu.read_again, engine.report, engine.host_frame
+
+
+def bind(node_rank: int) -> None:
+    return None
+
+
+def memory(gpu: Any) -> HostMemory:
+    return HostMemory()
+
+
+def host_array(array: Any) -> Any:
+    return ndarray_of(array) if is_array(array) else None
+
+
+def core_stream(stream: Any) -> int:
+    if not (is_default(stream) or isinstance(stream, cuda.stream) or stream is cuda.stream):
+        handle(stream)
+    return 0
+
+
+def handle_of(stream: Any) -> int:
+    return 0
+
+
+def capturing(stream: Any) -> bool:
+    return False
+
+
+def configured(dispatcher: Any, name: str, configuration: tuple[Any, ...]) -> Any:
+    return dispatcher[configuration]
+
+
+def bound(dispatcher: Any, name: str, configuration: Any, args: tuple[Any, ...], *, cooperative: bool) -> Callable[[], None]:
+    return functools.partial(dispatcher[configuration], *args)
+
+
+def resident(dispatcher: Any, args: tuple[Any, ...], threads: int, shared: int) -> tuple[str, int]:
+    return f"an {model.NAME}", model.resident_blocks(threads, shared)
+
+
+def argument(address: int, size: int, dtype: np.dtype, make: Callable[[int, int, np.dtype], Any]) -> Any:
+    return make(address, size, dtype)
+
+
+def wait(stream: Any, call: str, poll: Any, guarded: Any) -> None:
+    if stream is None:  # a stream's kernels have ended: launches return then
+        engine.wait_for_kernels(f"{call}()")
