@@ -12,23 +12,9 @@ from pgas.native import atomics
 from pgas.sim import activity
 
 __all__ = [
-    "atomic_add",
-    "atomic_add_f32",
-    "atomic_add_f64",
-    "atomic_and",
-    "atomic_compare_swap",
-    "atomic_exchange",
-    "atomic_or",
-    "atomic_xor",
-    "copy_elements",
-    "copy_strided",
-    "fence",
-    "load",
-    "load_acquire",
-    "read_sources",
-    "store",
-    "store_release",
-]
+    "atomic_add", "atomic_add_f32", "atomic_add_f64", "atomic_and", "atomic_compare_swap", "atomic_exchange", "atomic_or", "atomic_xor",
+    "copy_elements", "copy_strided", "fence", "load", "load_acquire", "read_sources", "store", "store_release",
+]  # fmt: skip
 
 _MASKS = {1: 0xFF, 2: 0xFFFF, 4: 0xFFFF_FFFF, 8: 0xFFFF_FFFF_FFFF_FFFF}
 _M32, _M64 = _MASKS[4], _MASKS[8]
@@ -61,44 +47,24 @@ def store_release(addr: int, value: int, nbytes: int) -> None:
     _STORE_RELEASE[nbytes](addr, int(value) & _MASKS[nbytes])
 
 
-def atomic_add(addr: int, value: int, nbytes: int) -> int:
-    """Add to 4 or 8 bytes, wrapping; return the old value."""
-    activity.stores += 1
-    if nbytes == 8:
-        return atomics.atomic_add_u64(addr, int(value) & _M64)
-    return _narrow(atomics.atomic_add_u32, nbytes)(addr, int(value) & _M32)
+def _update(narrow: Callable[..., int], wide: Callable[..., int]) -> Callable[[int, int, int], int]:
+    """Make a function of an address, a value, and 4 or 8 bytes that returns the old value."""
+
+    def update(addr: int, value: int, nbytes: int) -> int:
+        activity.stores += 1
+        if nbytes == 8:
+            return wide(addr, int(value) & _M64)
+        return _narrow(narrow, nbytes)(addr, int(value) & _M32)
+
+    return update
 
 
-def atomic_exchange(addr: int, value: int, nbytes: int) -> int:
-    """Store value; return the old one."""
-    activity.stores += 1
-    if nbytes == 8:
-        return atomics.atomic_exchange_u64(addr, int(value) & _M64)
-    return _narrow(atomics.atomic_exchange_u32, nbytes)(addr, int(value) & _M32)
-
-
-def atomic_and(addr: int, value: int, nbytes: int) -> int:
-    """Bitwise and; return the old value."""
-    activity.stores += 1
-    if nbytes == 8:
-        return atomics.atomic_and_u64(addr, int(value) & _M64)
-    return _narrow(atomics.atomic_and_u32, nbytes)(addr, int(value) & _M32)
-
-
-def atomic_or(addr: int, value: int, nbytes: int) -> int:
-    """Bitwise or; return the old value."""
-    activity.stores += 1
-    if nbytes == 8:
-        return atomics.atomic_or_u64(addr, int(value) & _M64)
-    return _narrow(atomics.atomic_or_u32, nbytes)(addr, int(value) & _M32)
-
-
-def atomic_xor(addr: int, value: int, nbytes: int) -> int:
-    """Bitwise exclusive or; return the old value."""
-    activity.stores += 1
-    if nbytes == 8:
-        return atomics.atomic_xor_u64(addr, int(value) & _M64)
-    return _narrow(atomics.atomic_xor_u32, nbytes)(addr, int(value) & _M32)
+#: Atomic updates: add, wrapping; store; bitwise and, or, exclusive or.
+atomic_add = _update(atomics.atomic_add_u32, atomics.atomic_add_u64)
+atomic_exchange = _update(atomics.atomic_exchange_u32, atomics.atomic_exchange_u64)
+atomic_and = _update(atomics.atomic_and_u32, atomics.atomic_and_u64)
+atomic_or = _update(atomics.atomic_or_u32, atomics.atomic_or_u64)
+atomic_xor = _update(atomics.atomic_xor_u32, atomics.atomic_xor_u64)
 
 
 def atomic_compare_swap(addr: int, expected: int, value: int, nbytes: int) -> int:
