@@ -39,7 +39,7 @@ AHEAD := "floods or channels or overlap or meetings or place or split or every_o
 # The slowest of them. Over p2p they run on three PEs only.
 LONG := $(addprefix --deselect $(call chapters,collectives)::test_,floods blocks_on_channels meetings_between_moves)
 # Small and large ones of every form, for weak memory.
-WEAK_COLLECTIVES := $(addprefix $(call chapters,collectives)::test_,floods blocks_on_channels meetings_between_moves every_root reductions)
+WEAK_COLLECTIVES := $(addprefix $(call chapters,collectives)::test_,floods floods_of_parts blocks_on_channels meetings_between_moves every_root reductions)
 OF_NIC := $(addprefix tests/mpi/test_,nic.py nic_order.py register.py reset.py)
 # What ibgda and ibrc share: make check runs it over ibgda.
 OF_BOTH := $(addprefix tests/mpi/test_,streams.py heap_growth.py)

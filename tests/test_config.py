@@ -49,6 +49,9 @@ def test_every_default_is_a_valid_value(monkeypatch):
         ("PGAS_HCA", "rxe0", "rxe0"),
         ("PGAS_HCA", "mlx5_0:2", "mlx5_0:2"),
         ("PGAS_HCA_LIST", "^mlx5_0, mlx5_1:1", "^mlx5_0,mlx5_1:1"),
+        ("PGAS_HOST_BLOCKS", " 7 ", tuple((name, 0, 7) for name in config.COLLECTIVES)),
+        ("PGAS_HOST_BLOCKS", "reduce=64K:16, alltoall=0:999,", (("reduce", 64 << 10, 16), ("alltoall", 0, 999))),
+        ("PGAS_HOST_BLOCKS", "", ()),
         ("PGAS_IB_GID_INDEX", "-1", -1),
         ("PGAS_IB_GID_INDEX", " 3 ", 3),
         ("PGAS_SOFTHCA_FAULTS", "seed=1,delay=0.1,fail=17:0x13,stop=100", "seed=1,delay=0.1,fail=17:0x13,stop=100"),
@@ -93,6 +96,11 @@ def test_good_value(name, text, value, monkeypatch):
         ("PGAS_HCA", "mlx5_0:0", "auto, softhca, or an RDMA device"),
         ("PGAS_HCA", "mlx5_0,mlx5_1", "auto, softhca, or an RDMA device"),
         ("PGAS_HCA_LIST", "mlx5_0,^mlx5_1", "a leading ^ excludes"),
+        *(
+            ("PGAS_HOST_BLOCKS", text, "must be a number of blocks, or some of COLLECTIVE=BYTES:BLOCKS, separated by commas")
+            for text in ("0", "1000", "-1", "reduce=x", "reduce=1:0", "foo=1:2", "1K:2", "reduce=0:1,fcollect=1:x", "\N{SUPERSCRIPT TWO}")
+        ),
+        ("PGAS_HOST_BLOCKS", "reduce=some:4", "a number with an optional unit K, M, G, or T"),
         ("PGAS_IB_GID_INDEX", "-2", "an integer from -1 to 255"),
         ("PGAS_IB_SL", "16", "an integer from 0 to 15"),
         ("PGAS_IB_TIMEOUT", "0", "an integer from 1 to 31"),

@@ -127,6 +127,7 @@ CHAPTERS = {
         "collectives of teams",
         "collectives of mixed scopes",
         "blocks at once on channels of one team",
+        "blocks at once with parts of a message",
         "one after another without barriers",
         "on the host, at once and on streams",
         "what does not fit is refused",

@@ -68,8 +68,30 @@ def broadcasting(scope):
     return once
 
 
-def move(heap, name, team, dtype, size, scope, *, shift=0, root=0):
-    """Move payloads between members; compare dest and the elements around it."""
+@functools.cache
+def dividing(name, op="SUM"):
+    """Return a kernel of (team, dest, source, root) whose blocks call a collective together: each has a part, and a channel of its own."""
+    call, op = getattr(pgas, name + "_block"), getattr(pgas, op)
+    if name == "broadcast":
+
+        def once(team, dest, source, root):
+            call(team, dest, source, root, cuda.blockIdx.x, (cuda.blockIdx.x, cuda.gridDim.x))
+
+    elif name in ("reduce", "reducescatter"):
+
+        def once(team, dest, source, root):
+            call(team, dest, source, op, cuda.blockIdx.x, (cuda.blockIdx.x, cuda.gridDim.x))
+
+    else:
+
+        def once(team, dest, source, root):
+            call(team, dest, source, cuda.blockIdx.x, (cuda.blockIdx.x, cuda.gridDim.x))
+
+    return pgas.jit(once)
+
+
+def move(heap, name, team, dtype, size, scope, *, shift=0, root=0, blocks=0):
+    """Move payloads between members; compare dest and the elements around it. blocks: number of blocks that have a part each."""
     me, n = team.my_pe, team.n_pes
     count, room = shares(name, size, team)
     counts = [collected(size, q) if name == "collect" else count for q in range(n)]
@@ -82,7 +104,9 @@ def move(heap, name, team, dtype, size, scope, *, shift=0, root=0):
         origin.copy_to_device(sources[me])
     pgas.barrier_all()
     to = dest.array[SLACK : SLACK + expected.size] if expected.size else origin  # on a GPU an empty array has no address
-    if name == "broadcast":
+    if blocks:
+        launch_together(dividing(name), blocks, BLOCK, team, to, origin, root)
+    elif name == "broadcast":
         launch_together(broadcasting(scope), 1, THREADS[scope], team, to, origin, root)
     else:
         launch_together(kernel(name, scope), 1, THREADS[scope], team, to, origin)
@@ -146,8 +170,8 @@ FEW = [
 CORE = [(np.dtype(np.float16), "SUM"), (np.dtype(np.float64), "SUM"), (np.dtype(np.uint8), "MAX"), (np.dtype(np.bool_), "AND")]
 
 
-def reduced(heap, name, team, dtype, size, scope, op, *, shift=0, in_place=False, nan=False):
-    """Reduce numbers; compare dest and the elements around it. nan: each member has some NaN, where others have none."""
+def reduced(heap, name, team, dtype, size, scope, op, *, shift=0, in_place=False, nan=False, blocks=0):
+    """Reduce numbers; compare dest and the elements around it. nan: each member has some NaN, where others have none. blocks: of move()."""
     me, n = team.my_pe, team.n_pes
     count, room = shares(name, size, team)
     sources = [numbers(count, dtype, 100 * size + team.pes[q]) for q in range(n)]
@@ -164,7 +188,11 @@ def reduced(heap, name, team, dtype, size, scope, op, *, shift=0, in_place=False
     else:
         source = heap.array(sources[me])
     pgas.barrier_all()
-    launch_together(reducing(name, scope, op), 1, THREADS[scope], team, dest.array[start : start + room], source)
+    to = dest.array[start : start + room]
+    if blocks:
+        launch_together(dividing(name, op), blocks, BLOCK, team, to, source, 0)
+    else:
+        launch_together(reducing(name, scope, op), 1, THREADS[scope], team, to, source)
     dest.holds(start, expected)
     if not in_place:
         heap.free(source)
@@ -389,6 +417,109 @@ def test_blocks_on_channels(heap, each):
     launch_together(blocks_by_channel, BLOCKS, BLOCK, pgas.TEAM_WORLD, dest, source, total, rounds)
     came = np.concatenate([first[:, me] + 10_000_000 * q for q in range(n)], axis=1)
     equal(total, rounds * came + rounds * (rounds - 1) // 2)
+
+
+PARTS = ("alltoall", "broadcast", "fcollect", "reduce", "reducescatter")
+
+#: Bytes for each member: only the first block has a part; the last one has none; it has a smaller one, through staging unlike the others'.
+DIVIDED = [0, 1, 129, (BLOCKS - 1) * 128 + 1, BLOCKS * LL_BYTES, BLOCKS * LL_BYTES + 1, 2 * BLOCKS * LL_BYTES + 77]
+
+
+def divided(heap, name, team, dtype, size, *, shift=0, **options):
+    """Move or reduce a message by blocks that have a part each."""
+    if name in MOVES:
+        move(heap, name, team, np.dtype(dtype), size, "_block", shift=shift, blocks=BLOCKS, **options)
+    else:
+        reduced(heap, name, team, np.dtype(dtype), size, "_block", "SUM", shift=shift, blocks=BLOCKS, **options)
+
+
+@checklist("Collectives", "blocks at once with parts of a message", "sizes around every protocol's border")
+@pytest.mark.parametrize("name", PARTS)
+def test_blocks_on_channels_have_parts(heap, backwards, name):
+    """The result is that of one block, at odd addresses, too."""
+    for nbytes in DIVIDED:
+        divided(heap, name, pgas.TEAM_WORLD, np.uint8, nbytes, shift=nbytes % 2)
+    for nbytes in DIVIDED[3:]:
+        divided(heap, name, backwards, np.float64, nbytes // 8, **({"root": pgas.n_pes() - 1} if name == "broadcast" else {}))
+    if name in MOVES:
+        divided(heap, name, backwards, PARTICLE, BLOCKS * LL_BYTES // PARTICLE.itemsize + 5, shift=1)
+
+
+@checklist("Collectives", "blocks at once with parts of a message", "in place")
+@pytest.mark.parametrize("size", [70, BLOCKS * LL_BYTES // 4 + 1])
+def test_parts_in_place(heap, backwards, size):
+    """As without parts: dest is source, or its own part of dest is, or dest is its own part of source."""
+    team, n = backwards, backwards.n_pes
+    for name in ("reduce", "reducescatter"):
+        divided(heap, name, team, np.int32, size, in_place=True)
+    sources = [payload(size, np.int32, q) for q in range(n)]
+    both, whole, own = Watched(heap, size + 9, np.int32), Watched(heap, n * size + 9, np.int32), 5 + team.my_pe * size
+    both.array[5 : 5 + size].copy_to_device(sources[team.my_pe])
+    whole.array[own : own + size].copy_to_device(sources[team.my_pe])
+    pgas.barrier_all()
+    launch_together(dividing("broadcast"), BLOCKS, BLOCK, team, both.array[5 : 5 + size], both.array[5 : 5 + size], n - 1)
+    launch_together(dividing("fcollect"), BLOCKS, BLOCK, team, whole.array[5 : 5 + n * size], whole.array[own : own + size], 0)
+    both.holds(5, sources[n - 1])
+    whole.holds(5, np.concatenate(sources))
+
+
+@checklist("Collectives", "blocks at once with parts of a message", "broadcast")
+@pytest.mark.parametrize("dtype", ["int32", "uint8"])
+def test_parts_of_a_large_broadcast_on_channels(heap, dtype):
+    """Members may each load a slice and pass it on if dest is aligned, which it is not for bytes."""
+    size = (1 << 20) // np.dtype(dtype).itemsize + 5
+    divided(heap, "broadcast", pgas.TEAM_WORLD, dtype, size, root=pgas.n_pes() - 1)
+
+
+@pgas.jit
+def flood_of_parts(team, dest, source, wrong, apart, start, end, late):
+    """Blocks move one message after another together. A block of a member is late; all threads look at some elements of the result."""
+    b, k, me, n = cuda.blockIdx.x, cuda.gridDim.x, pgas.team_my_pe(team), pgas.team_n_pes(team)
+    grid, first, step, size = cuda.cg.this_grid(), apart * cuda.grid(1), apart * cuda.gridsize(1), source.size // n
+    for r in range(start, end):
+        for i in range(first, source.size, step):
+            source[i] = 1000 * r + 100 * me + i // size
+        grid.sync()
+        pgas.team_sync_block(team, b)  # all members have looked at dest
+        if r % n == me and r % k == b and cuda.threadIdx.x == 0:
+            for _ in range(late):
+                pgas.test(wrong, 0, pgas.EQ, -1)
+        kind = r % 5
+        if kind == 0:
+            pgas.alltoall_block(team, dest, source, b, (b, k))
+        elif kind == 1:
+            pgas.broadcast_block(team, dest[:size], source[:size], (r + 1) % n, b, (b, k))
+        elif kind == 2:
+            pgas.reduce_block(team, dest[:size], source[:size], pgas.SUM, b, (b, k))
+        elif kind == 3:
+            pgas.reducescatter_block(team, dest[:size], source, pgas.SUM, b, (b, k))
+        else:
+            pgas.fcollect_block(team, dest, source[:size], b, (b, k))
+        grid.sync()
+        for i in range(first, dest.size if kind == 0 or kind == 4 else size, step):
+            q = i // size
+            if kind == 0:
+                expected = 1000 * r + 100 * q + me
+            elif kind == 1:
+                expected = 1000 * r + 100 * ((r + 1) % n)
+            elif kind == 4:
+                expected = 1000 * r + 100 * q
+            else:
+                expected = 1000 * r * n + 50 * n * (n - 1) + (n * me if kind == 3 else 0)
+            if dest[i] != expected:
+                cuda.atomic.add(wrong, 0, 1)
+
+
+@checklist("Collectives", "blocks at once with parts of a message", "one after another without barriers")
+@pytest.mark.parametrize(("each", "apart"), [(48, 3), (LL_BYTES // 8 + 16, 3), (1 + (1 << 17) // BLOCKS, 1 << 10)], ids=["48", "LL", "1M"])
+def test_floods_of_parts(heap, backwards, each, apart):
+    """When the calls of all blocks have returned, dest is complete, and source may be written. Of 1 MiB, a broadcast."""
+    n, size, small = pgas.n_pes(), -(-BLOCKS * each // apart) * apart, apart == 3
+    dest, source, wrong = heap.zeros(n * size, np.int64), heap.zeros(n * size, np.int64), heap.zeros(1, np.int32)
+    pgas.barrier_all()
+    rounds, late = (0, ROUNDS // 2) if small else (1, 2), (20 if small else 6000) if pgas.SIMULATOR else 500
+    launch_together(flood_of_parts, BLOCKS, BLOCK, backwards, dest, source, wrong, apart, *rounds, late)
+    equal(wrong, np.zeros(1, np.int32), "elements of another round")
 
 
 @pgas.jit

@@ -52,6 +52,8 @@ CASES = [
         "pgas.alltoallv(0, dest, source, source, source, source, source)",
         "pgas.alltoallv: dest_counts must be an array of integers with 1 dimension",
     ),
+    ("pgas.fcollect_block(0, dest, source, 0, 1)", "pgas.fcollect_block: part must be two integers (i, k), not int64"),
+    ("pgas.reducescatter_block(0, dest, source, pgas.SUM, 0, (0, 1.5))", "pgas.reducescatter_block: part must be two integers (i, k), not "),
     ("dest[0] = pgas.team_my_pe(1.5)", "pgas.team_my_pe: team must be an integer"),
 ]
 
@@ -84,6 +86,16 @@ def number_in(team, dest):
 @pgas.jit
 def exchange(team, dest, source, counts):
     pgas.alltoallv(team, dest, counts[0], counts[1], source, counts[2], counts[3])
+
+
+@pgas.jit
+def reduce_part(dest, source, i, k):
+    pgas.reduce_block(0, dest, source, pgas.SUM, 0, (i, k))
+
+
+@pgas.jit
+def broadcast_part(dest, source, i, k):
+    pgas.broadcast_block(0, dest, source, 0, part=(i, k))
 
 
 def once(name, dest, source, team=0):
@@ -125,6 +137,10 @@ CALLS = {
     "a negative root": (lambda d, s, n: broadcast(d, s, -1), "broadcast: root must be 0 to {last}, not -1"),
     "a channel behind the last": (lambda d, s, n: broadcast(d, s, 0, 256), "broadcast: channel must be 0 to "),
     "a negative channel": (lambda d, s, n: broadcast(d, s, 0, -1), "PGAS_CHANNELS), not -1"),
+    "a part behind the last": (lambda d, s, n: reduce_part[1, 32](d, s, 3, 3), "reduce_block: part must be (i, k) with 0 <= i < k, but"),
+    "a negative part": (lambda d, s, n: broadcast_part[1, 32](d, s, -1, 2), "0 <= i < k, but i is -1 and k is 2"),
+    "a part of none": (lambda d, s, n: reduce_part[1, 32](d, s, 0, 0), "0 <= i < k, but i is 0 and k is 0"),
+    "a part of less than none": (lambda d, s, n: broadcast_part[1, 32](d, s, 0, -2), "0 <= i < k, but i is 0 and k is -2"),
     "collect in place": (lambda d, s, n: once("collect", d, d[:4]), "collect: dest must not be source"),
     "fcollect of another's part": (lambda d, s, n: others(once, "fcollect", d[: 4 * n], d[:4]), ": dest must not be source"),
     "reducescatter into another's part": (lambda d, s, n: others(summed, "reducescatter", d[:4], d[: 4 * n]), ": dest must not be source"),

@@ -72,6 +72,7 @@ RECORDS = {
     "stride": ((1, 64, 0, 0, 0), "put to PE 1: dst_stride and src_stride must be 1 or more, not 0"),
     "no such team": ((0, 0, 9, 0, 0), "put: team 9 does not exist, or this PE is not a member of it"),
     "no such channel": ((0, 0, 4, 4, 0), "put: channel must be 0 to 3 (channels= of the team, or PGAS_CHANNELS), not 4"),
+    "no such part": ((0, 0, 2**64 - 1, 2, 0), "put: part must be (i, k) with 0 <= i < k, but i is -1 and k is 2"),
     "misfit": ((2, 64, 6, 4, 1), "put: source has 4 elements, 6 are needed for a team of 2"),
     "no multiple": ((2, 64, 5, 0, 1), "put: source has 5 elements, which is not a multiple of the team size, 2"),
     "in place": ((2, 64, 0, 0, 0), "put: dest must not be source"),

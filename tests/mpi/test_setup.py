@@ -8,11 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conformance.checks import THROUGH_NIC, TRANSPORT, N, needs_peer
+from conformance.checks import THROUGH_NIC, TRANSPORT, N, equal, everywhere, needs_peer
+from conformance.collectives import BY_NIC, numbers, taken
 from conformance.job import is_running
 from conformance.ring import ring_works, works_afterwards
+from numba import cuda
 
 import pgas
+from mpi.test_collectives import epoch_of
+from pgas.job import runtime
 
 
 def window_mappings():
@@ -140,6 +144,7 @@ def test_another_configuration_is_refused(monkeypatch):
         ("PGAS_TIMEOUT", "soon", "number"),
         ("PGAS_TRANSPORT", "pigeon", "one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"),
         ("PGAS_DEBUG", "loud", "unknown: loud; must be among"),
+        ("PGAS_HOST_BLOCKS", "reduce=x", "must be a number of blocks, or some of COLLECTIVE=BYTES:BLOCKS"),
         pytest.param(
             "PGAS_SIM_WEAK", "-3", "must be a non-negative integer",
             marks=pytest.mark.skipif(not pgas.SIMULATOR, reason="capability missing: the simulator"),
@@ -192,6 +197,58 @@ def test_pes_with_different_timeouts(monkeypatch, mpi):
         with pytest.raises(pgas.BootstrapError, match=r"PEs differ in PGAS_TIMEOUT: PE 0 has 33.0, PE 1 has 44.0"):
             pgas.init()
     works_afterwards()
+
+
+@needs_peer
+def test_pes_with_different_blocks(monkeypatch, mpi):
+    """Their blocks would wait for each other until PGAS_TIMEOUT."""
+    with monkeypatch.context() as patch:
+        patch.setenv("PGAS_HOST_BLOCKS", "2" if mpi.COMM_WORLD.rank == 0 else "3")
+        with pytest.raises(pgas.BootstrapError, match="PEs differ in PGAS_HOST_BLOCKS: "):
+            pgas.init()
+    works_afterwards()
+
+
+#: Of each collective that several blocks of a host's call divide: the arguments between source and stream.
+DIVIDED = {"alltoall": (), "broadcast": (0,), "fcollect": (), "reduce": (pgas.SUM,), "reducescatter": (pgas.SUM,)}
+
+
+def call_on_the_host(blocks, size, stream, found):
+    """Call each collective, and add the bits of dest to found. Check the number of blocks: each has a channel, whose epoch ascends."""
+    n = pgas.n_pes()
+    team = pgas.team_split_strided(pgas.TEAM_WORLD, n - 1, -1, n)
+    record = runtime.current().teams.find(int(team))
+    for name, more in DIVIDED.items():
+        sources = [numbers(size * (n if name in ("alltoall", "reducescatter") else 1), np.float32, q) for q in range(n)]
+        source, expected = pgas.array(sources[team.my_pe]), taken(name, sources, team.my_pe)
+        dest = pgas.zeros(expected.size, np.float32)
+        before = [epoch_of(team, record.channels + i) for i in range(record.host_channels)]
+        pgas.barrier_all()
+        getattr(pgas, name)(team, dest, source, *more, stream=stream)
+        pgas.synchronize(stream)
+        equal(dest, expected, f"{name} of {size} elements with {blocks} blocks")
+        used = sum(epoch_of(team, record.channels + i) > epoch for i, epoch in enumerate(before))
+        everywhere(None if used == blocks else f"{name} of {size} elements: {used} blocks, not {blocks}")
+        found.setdefault((name, size), set()).add(dest.copy_to_host().tobytes())
+        pgas.free(dest)
+        pgas.free(source)
+    pgas.team_destroy(team)
+
+
+@pytest.mark.skipif(BY_NIC, reason="refused: a collective through a NIC has one block")
+def test_blocks_of_collectives_on_the_host(monkeypatch):
+    """Any number of blocks gives the bits of one block, also if parts go through staging, but the whole does not."""
+    found, large = {}, 4091  # 64 blocks have a part each
+    few_for_small = ",".join(f"{name}=0:1,{name}=64:2" for name in DIVIDED)
+    for text, blocks in (("1", 1), ("3", 3), ("64", 64), (few_for_small, 2)):
+        monkeypatch.setenv("PGAS_HOST_BLOCKS", text)
+        with pgas.init():
+            stream = cuda.stream()
+            call_on_the_host(blocks, large, stream, found)
+            if blocks < 64:  # which take long in the simulator
+                call_on_the_host(blocks, large, None, found)
+                call_on_the_host(1, 5, None, found)  # of less than a line of memory, all other parts are empty
+    assert {call for call, bits in found.items() if len(bits) > 1} == set()
 
 
 def test_variables_that_nothing_reads(monkeypatch):

@@ -16,9 +16,10 @@ from conformance.collectives import LL_BYTES
 from numba import cuda
 
 import pgas
-from pgas.kernels import scope, state
-from pgas.kernels.collectives import movement, near
+from pgas.kernels import layout, scope, state
+from pgas.kernels.collectives import channel, movement, near
 from pgas.kernels.compiler import ptx, u32, u64
+from pgas.kernels.paths.p2p import flag
 
 if pgas.SIMULATOR:
     from pgas.kernels.compiler import simulator
@@ -245,11 +246,25 @@ def without_fence(scope, word, fence=None, exchange=near._sync_flags):
     return exchange(scope, word, ptx.nothing)
 
 
+def without_wait(scope, word, fence=ptx.fence_sys, exchange=near._sync_flags):
+    """near._sync_flags, with the mistake that a member does not wait until the others' data is there."""
+    if word != layout.DONE:
+        return exchange(scope, word, fence)
+    send, rank = channel.write_flags(scope, flag), scope.rank
+
+    def sync_flags(op, c, epoch):
+        if rank() < 32:
+            fence()
+        send(c[0], c[1], word, epoch)
+
+    return sync_flags
+
+
 @pytest.mark.skipif(THROUGH_NIC, reason="lines and stored flags are of p2p")
-@pytest.mark.parametrize("mistake", [one_flag, without_fence])
+@pytest.mark.parametrize("mistake", [one_flag, without_fence, without_wait])
 def test_lines_and_flags_of_collectives_are_delayed(heap, monkeypatch, mistake):
     """Halves of a line come one by one, and flags before data: an alltoall with the mistake planted goes wrong, small or large."""
-    monkeypatch.setattr(near, {one_flag: "await_line", without_fence: "_sync_flags"}[mistake], mistake)
+    monkeypatch.setattr(near, "await_line" if mistake is one_flag else "_sync_flags", mistake)
     alltoall = simulator.overload(pgas.alltoall_warp, movement.alltoall(scope.WARP), None)  # compiled anew, with the mistake
 
     @pgas.jit
@@ -270,4 +285,4 @@ def test_lines_and_flags_of_collectives_are_delayed(heap, monkeypatch, mistake):
         for _ in range(2):
             launch_together(rounds, 1, WARP, dest, source, wrong)
         found.append(sum(pgas.allgather_object(int(wrong.copy_to_host()[0]))) > 0)
-    assert found == [mistake is one_flag, mistake is without_fence], f"with seed {os.environ['PGAS_SIM_WEAK']}"
+    assert found == [mistake is one_flag, mistake is not one_flag], f"with seed {os.environ['PGAS_SIM_WEAK']}"

@@ -17,6 +17,7 @@ from jobs import also
 from perf_runs import mpirun, with_mpirun
 
 import pgas
+from pgas.base import config
 from pgas.perftests import shmem_p_bw, shmem_put_bw
 from pgas.perftests.harness import counts, options, payload, plot
 from pgas.perftests.harness.grid import Counter
@@ -190,6 +191,24 @@ def test_host_time_of_calls(tmp_path):
     assert [row[:35].strip() for row in rows] == list(result["rows"])
     assert {"numba.cuda launch", "pgas.jit launch", "put", "reduce", "barrier_all"} <= result["rows"].keys()
     assert all(us > 0 for us in result["rows"].values())
+
+
+@with_mpirun
+def test_numbers_of_blocks(tmp_path):
+    """Every collective with each number of blocks; the last line is a valid PGAS_HOST_BLOCKS."""
+    done = mpirun(2, "-m", "pgas.perftests.tune", "-n", "1", "--blocks", "1,3", "-b", "1K", "-e", "1K", "--json", tmp_path / "tune.json")
+    assert done.returncode == 0, done.stderr
+    title, *tables, last = done.stdout.splitlines()
+    assert "int64, number of PEs 2, on the simulator: an interpreter's time, p2p" in title
+    assert [line[2:] for line in tables[::3]] == list(config.COLLECTIVES)
+    assert {tuple(line.split()) for line in tables[1::3]} == {("size(B)", "1", "3", "blocks")}
+    found = json.loads((tmp_path / "tune.json").read_text())["rows"]
+    assert [(row["collective"], row["bytes"]) for row in found] == [(name, 1024) for name in config.COLLECTIVES]
+    assert all(row["us"].keys() == {"1", "3"} and min(row["us"].values()) > 0 for row in found)
+    name, _, value = last.partition("=")
+    chosen = config.VARIABLES[name].parse(value)
+    assert {row[0] for row in chosen} == set(config.COLLECTIVES)
+    assert {row[2] for row in chosen} <= {1, 3}
 
 
 def test_packages_that_few_need_are_not_imported():
