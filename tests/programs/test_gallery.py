@@ -16,6 +16,7 @@ ARGUMENTS = {
     "jacobi": ("--version p", "--version put --nx 67 --threads 64", "--version persistent --blocks 3"),
     "ring_broadcast": ("--chunks 1 8", "--chunks 8 --blocks 3"),
     "ring_allreduce": ("--chunks 1 --blocks 1", "--chunks 3 --blocks 2"),
+    "large_allreduce": ("--elements 5 --blocks 3", "--elements 13001 --blocks 1 3 --rounds 1"),
     "kv_push": ("--slots 1", "--slots 3 --pages 2 --page 5"),
     "gups": ("--table 3 --blocks 3",),
     "histogram": ("--bins 3 --blocks 3",),
