@@ -53,7 +53,10 @@ CASES = [
         "pgas.alltoallv: dest_counts must be an array of integers with 1 dimension",
     ),
     ("pgas.fcollect_block(0, dest, source, 0, 1)", "pgas.fcollect_block: part must be two integers (i, k), not int64"),
-    ("pgas.reducescatter_block(0, dest, source, pgas.SUM, 0, (0, 1.5))", "pgas.reducescatter_block: part must be two integers (i, k), not "),
+    (
+        "pgas.reducescatter_block(0, dest, source, pgas.SUM, 0, (0, 1.5))",
+        "pgas.reducescatter_block: part must be two integers (i, k), not ",
+    ),
     ("dest[0] = pgas.team_my_pe(1.5)", "pgas.team_my_pe: team must be an integer"),
 ]
 
@@ -127,7 +130,7 @@ def exchanged(dest, source, rows):
 
 #: A call of (dest, source, n) on every PE: arrays of 64 elements each, the number of PEs; and what it is answered.
 CALLS = {
-    "alltoall with a rest": (lambda d, s, n: once("alltoall", d, s[: n + 1]), "source has {n1} elements, which is no multiple"),
+    "alltoall with a rest": (lambda d, s, n: once("alltoall", d, s[: n + 1]), "source has {n1} elements, which is not a multiple"),
     "alltoall into too little": (lambda d, s, n: once("alltoall", d[:3], s[: 4 * n]), "alltoall: dest has 3 elements, {n4} are needed"),
     "alltoall in place": (lambda d, s, n: once("alltoall", d[:n], d[: 2 * n]), "alltoall: dest must not be source"),
     "fcollect into too little": (lambda d, s, n: once("fcollect", d[: 4 * n - 1], s[:4]), "dest has {n3} elements, {n4} are needed"),

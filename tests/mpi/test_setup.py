@@ -15,7 +15,7 @@ from conformance.ring import ring_works, works_afterwards
 from numba import cuda
 
 import pgas
-from mpi.test_collectives import epoch_of
+from mpi.test_collective_limits import epoch_of
 from pgas.job import runtime
 
 
