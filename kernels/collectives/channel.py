@@ -1,7 +1,8 @@
 """Channels of teams: their epoch, the flags of members, and the rules for reusing staging.
 
 A channel has a head (EPOCH and ONE_SIDED, written only by this PE), a row of flags for each member, and staging in two halves. Collective e
-uses half e & 1. A half has a part for each member. Each member writes its own row and its own parts.
+uses half e & 1. A half has a part for each member. Each member writes its own row and its own parts; only large reduce-scatters through a
+NIC divide a half differently (far.py, nodes.py).
 
 *A stale flag or line is never taken for a new one.* Flags in rows are 64-bit epochs, and waits compare with >=. Lines have the low 32 bits
 of the epoch. These are never 0 or 1, because staging is initially zero; before they wrap, begin() zeroes staging on all members.

@@ -3,6 +3,11 @@
 Small messages are sent into the receiver's staging (posted.py), large operands into dest (rings.py). Signals from one member to another
 arrive in order, because they are posted to a single queue pair, that of the block. In jobs with two transports, nodes.py handles large
 operands of regular teams.
+
+*When a half of staging is free, no data of another member is on its way to it.* A member completes what it has sent before finish() ends a
+collective. What ends with channel.finish() instead is a round whose data all receivers have awaited before their next round. If a member
+knows that all others have left collective e - 2 (channel.py), all data for e - 2 has therefore arrived everywhere, and the parts of a half
+may be divided differently.
 """
 
 import functools
@@ -10,7 +15,7 @@ from typing import Any
 
 from pgas.kernels import layout, window
 from pgas.kernels.collectives import channel, near, nodes, posted, rings
-from pgas.kernels.collectives.channel import flag_threads, row_of, wait_far
+from pgas.kernels.collectives.channel import flag_threads, half_of, row_of, wait_far
 from pgas.kernels.collectives.operators import Combine
 from pgas.kernels.collectives.words import combined, load_eight
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
@@ -396,21 +401,48 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
     return reducescatter
 
 
+@device
+def _slot(slots, q, to):
+    """Return the address of member q's slot of member ``to``. slots: address of the half of staging, bytes of a slot."""
+    return slots[0] + u64(u32(q) if q < to else u32(q - u32(1))) * slots[1]
+
+
+@device
+def _to_slot(c, q, request):
+    """The piece of a reduce-scatter's round: into this PE's slot of the receiver. request: slots, source, step, bytes."""
+    slots, source, step, nbytes = request
+    return _slot(slots, rank_of(c[1]), q), source + u64(q) * step, nbytes
+
+
 def _reducescatter_of_all(scope: Scope, unit: int, combine: Combine) -> Any:
-    """A reduce-scatter in rounds through staging: every member sends to every other."""
-    send, add_up, sync = send_each(scope, unit), combined(scope, unit, combine, word(), eight()), scope.sync
+    """A reduce-scatter in rounds through staging: every member sends to every other. A half has a slot for each of the n - 1 senders.
+
+    Slots are not the parts of members, so that a half must be free of all members' earlier data before any member writes it (see above).
+    """
+    load, load_all = ptx.ld_plain[8], load_eight(8)
+
+    @device
+    def word(op, c, slots, q, i):
+        return load(_slot(slots, q, rank_of(c[1])) + i * _WORD)
+
+    @device
+    def eight(op, c, slots, q, i, step):
+        return load_all(_slot(slots, q, rank_of(c[1])) + i * _WORD, step * _WORD, _64)
+
+    send, add_up, sync = posted.scatter(scope, unit, layout.SENT, _to_slot), combined(scope, unit, combine, word, eight), scope.sync
     received, start, end = gather(scope), begin(scope), channel.finish(scope, transport.current().flag)
 
     @device
     def reducescatter(op, c, epoch, dest, source, step, nbytes):
         base, entry = c
-        offset = _0
+        n, offset = size_of(entry), _0
+        slot = window.STAGING_PART * u64(n) // max(u64(n) - _1, _1) // _PAIR * _PAIR
         while True:
-            count = min(window.STAGING_PART, nbytes - offset)
-            send(op, c, epoch, source + offset, step, count)
+            count, slots = min(slot, nbytes - offset), (half_of(base, entry, epoch), slot)
+            send(c, epoch, (slots, source + offset, step, count))
             received(op, c, epoch)
-            add_up(op, c, epoch, dest + offset, source + u64(rank_of(entry)) * step + offset, count, size_of(entry))
-            offset += window.STAGING_PART
+            add_up(op, c, slots, dest + offset, source + u64(rank_of(entry)) * step + offset, count, n)
+            offset += slot
             if offset >= nbytes:
                 break
             end(base, entry, epoch)

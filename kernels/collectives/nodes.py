@@ -19,7 +19,7 @@ from typing import Any
 
 from pgas.kernels import layout, window
 from pgas.kernels.collectives import channel, posted
-from pgas.kernels.collectives.channel import flag_threads, row_of, wait_far, wait_flag
+from pgas.kernels.collectives.channel import flag_threads, half_of, row_of, wait_far, wait_flag
 from pgas.kernels.collectives.operators import Combine
 from pgas.kernels.collectives.words import load_item, store_item
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
@@ -34,7 +34,7 @@ __all__ = ["broadcast", "fcollect", "reduce", "reducescatter"]
 _ARRIVED, _SENT, _DONE, _CHUNK = constant(layout.ARRIVED), constant(layout.SENT), constant(layout.DONE), constant(layout.CHUNK)
 _CHUNK_SHIFT = constant(layout.CHUNK_SHIFT)
 _CHUNK_BYTES, _PIECE = constant(posted.CHUNK_BYTES), constant(posted.PIECE_BYTES)
-_0, _1, _BELOW_PAIR, _PAIR = constant(0), constant(1), constant(15), constant(16)
+_0, _1, _2, _BELOW_PAIR, _PAIR = constant(0), constant(1), constant(2), constant(15), constant(16)
 
 
 @device
@@ -262,71 +262,106 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
 
 
 @functools.cache
-def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
-    """Strategy.reducescatter(): a member combines its node's sources for the members with its number, and sends them the results.
+def _add_machines(scope: Scope, unit: int, combine: Combine) -> Any:
+    """Make ``add(entry, slots, slot, dest, nbytes)``: combine the results of all nodes, in their order, into dest, which has this node's.
 
-    It does so in rounds, and sends from its own part of its staging, which no other member writes. Round r + 2 overwrites the data of round
-    r, which has left by then, because its receivers have sent their data of round r + 1.
+    slots: address of the first partner's slot (see reducescatter()). slot: bytes of a slot.
     """
-    put, add, words = posted.put(unit), _add_near(scope, unit, combine), combine.words
+    words, rank, size = combine.words, scope.rank, scope.size
     load, load_part, store = load_item(unit, words), load_item(8, words), store_item(unit, words)
-    notify, await_near, rank, size, sync, await_far = _notify(scope), _await(scope), scope.rank, scope.size, scope.sync, wait_far()
     first, more, last, item = combine.first, combine.add, combine.last, constant(words * layout.WORD)
-    start, end = channel.begin(scope, transport.current().flag), channel.finish(scope, transport.current().flag)
 
     @device
-    def item_of(machine, x, own, part, left):
+    def item_of(machine, x, m, own, slots, slot, left):
         if x == machine:
             return load(own, left)
-        return load_part(part, left)
+        return load_part(slots + u64(u32(x - machine - u32(1) if x > machine else x + m - machine - u32(1))) * slot, left)
 
     @device
-    def add_machines(c, epoch, dest, nbytes):
-        entry = c[1]
+    def add(entry, slots, slot, dest, nbytes):
         k, me = per_machine(entry), rank_of(entry)
-        m, machine, number = size_of(entry) // k, me // k, me % k
+        m, machine = u32(size_of(entry) // k), u32(me // k)
         at = u64(rank()) * item
         while at < nbytes:
-            w0, w1 = item_of(machine, u32(0), dest + at, posted.part_of(c, epoch, number) + at, nbytes - at)
+            w0, w1 = item_of(machine, u32(0), m, dest + at, slots + at, slot, nbytes - at)
             acc = first(w0, w1)
             for x in range(1, m):
-                part = posted.part_of(c, epoch, u32(u32(x) * k + number)) + at
-                w0, w1 = item_of(machine, u32(x), dest + at, part, nbytes - at)
+                w0, w1 = item_of(machine, u32(x), m, dest + at, slots + at, slot, nbytes - at)
                 acc = more(acc, w0, w1)
             store(dest + at, last(acc), nbytes - at)
             at += u64(size()) * item
 
+    return add
+
+
+@functools.cache
+def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
+    """Strategy.reducescatter(): a member combines its node's sources for the members with its number, and sends them the results.
+
+    It does so in rounds. Each half of staging has a slot for each *partner*, a member with this number on another node: no other member
+    sends to this one. A slot of the round's half receives the partner's results. In the first and last rounds, what this member sends to
+    the partner is in the second half of the same slot. In all others, it is in the partner's slot of the other half of staging, so that a
+    whole slot can be received.
+
+    *No slot is written too early.* A partner that has sent round r has received this member's rounds before r.
+
+    - By the partner, in round r: the slot had the partner's round r - 2, which this member had combined before it sent round r - 1, or this
+      member's round r - 1, which the partner has received. Of round 0 it had both, but quiet_pe() was called after round 0 and before this
+      member sent round 1.
+    - By this member, with what it sends in round r, in the other half: the slot had the partner's round r - 1, which this member has
+      combined. In the same half: it had what this member sent in round r - 1, for which quiet_pe() was called. quiet_pe() is called
+      wherever the place changes.
+    - Round 0 uses only its own half, because data of the previous collective may still arrive in the other one. A partner's round 0
+      depends on all members of its node. A member that has received it from all partners therefore knows that all members have begun this
+      collective, and that their earlier data has arrived (far.py).
+    - The last round does not use the other half, because a member of another node may begin the next collective, and write that half,
+      before a third node has received what this member has sent. Then all members have begun the last round, and so have received all
+      earlier ones.
+    """
+    put, add, add_machines = posted.put(unit), _add_near(scope, unit, combine), _add_machines(scope, unit, combine)
+    notify, await_near, rank, size, sync, await_far = _notify(scope), _await(scope), scope.rank, scope.size, scope.sync, wait_far()
+    start, end = channel.begin(scope, transport.current().flag), channel.finish(scope, transport.current().flag)
+    complete = transport.current().quiet_pe
+
     @device
     def reducescatter(op, c, epoch, dest, source, step, nbytes):
         base, entry = c
-        me, m = rank_of(entry), size_of(entry) // per_machine(entry)
-        piece = window.STAGING_PART // u64(m) // _PAIR * _PAIR
+        me, m = rank_of(entry), u32(size_of(entry) // per_machine(entry))
+        part = window.STAGING_PART * u64(size_of(entry)) // (u64(m) - _1) // _2 // _PAIR * _PAIR
+        slot = part + part
         notify(c, _ARRIVED, epoch)
         await_near(op, c, _ARRIVED, epoch)
-        offset = _0
+        left, count, across = nbytes, min(part, nbytes), False
         while True:
-            count, mine = min(piece, nbytes - offset), posted.part_of(c, epoch, me)
+            here, offset = half_of(base, entry, epoch), nbytes - left
+            mine = half_of(base, entry, epoch + _1) if across else here + part
             for d in range(1, m):
                 q = behind(entry, u32(d))
-                add(entry, mine + u64(d) * piece, False, source + u64(q) * step + offset, count)
-            add(entry, dest + offset, False, source + u64(me) * step + offset, count)
+                add(entry, mine + u64(d - 1) * slot, False, source + u64(q) * step + offset, count)
             sync()
             i = u32(rank() + u32(1))
             while i < m:
-                put(mine, mine + u64(i) * piece, count, row_of(base, me) + _SENT, epoch, member(entry, behind(entry, i)))
+                to, origin = here + u64(m - i - u32(1)) * slot, mine + u64(i - u32(1)) * slot
+                put(to, origin, count, row_of(base, me) + _SENT, epoch, member(entry, behind(entry, i)))
                 i = u32(i + size())
+            add(entry, dest + offset, False, source + u64(me) * step + offset, count)
+            left -= count
+            moves = left != _0 and across != (left > part)
             i = u32(rank() + u32(1))
             while i < m:
                 await_far(op, row_of(base, behind(entry, i)) + _SENT, epoch)
+                if moves:
+                    complete(member(entry, behind(entry, i)))
                 i = u32(i + size())
             sync()
-            add_machines(c, epoch, dest + offset, count)
-            offset += piece
-            if offset >= nbytes:
+            add_machines(entry, here, slot, dest + offset, count)
+            if left == _0:
                 break
             end(base, entry, epoch)
             sync()
             epoch = start(op, base, entry)
+            across = left > part
+            count = min(slot, (left - part + _BELOW_PAIR) // _PAIR * _PAIR) if across else left
         sync()
         notify(c, _DONE, epoch)
         await_near(op, c, _DONE, epoch)

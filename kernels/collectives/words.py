@@ -198,7 +198,7 @@ def copy_words(scope: Scope, unit: int) -> Any:
 def combined(scope: Scope, unit: int, combine: Combine, word: Any, eight: Any) -> Any:
     """Make ``combined(op, c, epoch, dest, own, nbytes, members)``: combine the data of members 0 to members - 1, in their order.
 
-    word, eight: word() and eight() of the strategy. own: this member's own data.
+    word, eight: word() and eight() of the strategy, or similar functions to which epoch is passed. own: this member's own data.
     """
     words, load, store = combine.words, load_item(unit, combine.words), store_item(unit, combine.words)
     first, add, last, rank, size = combine.first, combine.add, combine.last, scope.rank, scope.size

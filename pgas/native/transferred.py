@@ -5,10 +5,10 @@ from typing import Any
 
 import numba.cuda
 
-__all__ = ["DeviceArray", "attribute", "device_function", "instance"]
+__all__ = ["TransferredArray", "attribute", "device_function", "instance"]
 
 
-class DeviceArray:
+class TransferredArray:
     """An array in the memory of a GPU, for the compiler."""
 
     def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], typestr: str, address: int) -> None:

@@ -48,7 +48,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc, no-any-unimporte
             return int, (int(obj),)
         if is_array(obj) and not isinstance(obj, np.ndarray):
             array = ndarray_of(obj)
-            return transferred.DeviceArray, (array.shape, array.strides, array.dtype.str, array.ctypes.data)
+            return transferred.TransferredArray, (array.shape, array.strides, array.dtype.str, array.ctypes.data)
         given = super().reducer_override(obj)
         by_name = isinstance(obj, (type, FunctionType, BuiltinFunctionType))
         if given is NotImplemented and not by_name and kind not in self.dispatch_table:

@@ -167,6 +167,8 @@ FEW = [
     (np.dtype(dtype), op)
     for dtype, op in (("int32", "SUM"), ("float16", "SUM"), ("uint8", "MAX"), ("float64", "MIN"), ("int64", "PROD"), ("uint16", "XOR"))
 ]
+#: Odd numbers of elements that end within a word.
+ROUNDED = [(np.dtype(np.uint8), "MAX"), (np.dtype(np.int16), "SUM"), (np.dtype(np.float16), "SUM"), (np.dtype(np.float64), "MAX")]
 CORE = [(np.dtype(np.float16), "SUM"), (np.dtype(np.float64), "SUM"), (np.dtype(np.uint8), "MAX"), (np.dtype(np.bool_), "AND")]
 
 
@@ -245,6 +247,19 @@ def test_sizes_of_reductions(heap, name, scope):
         sizes += [(64 << 10) * n // itemsize + 3, 3 * (64 << 10) * n // itemsize + 1] if BY_NIC else []
     for size in sizes:
         reduced(heap, name, pgas.TEAM_WORLD, np.dtype(np.int32), size, scope, "SUM")
+
+
+@pytest.mark.skipif(not BY_NIC, reason="rounds through a NIC")
+@checklist("Collectives", "reducescatter", "sizes around every protocol's border")
+@pytest.mark.parametrize("pair", core(ROUNDED, ROUNDED[0]), ids=lambda pair: f"{pair[0].name}-{pair[1]}")
+def test_rounds_of_reducescatter(heap, backwards, pair):
+    """Sizes around one, two, and several rounds, which are as large as staging allows."""
+    dtype, op = pair
+    n = pgas.n_pes()
+    for senders in {n - 1, min(n - 1, 2), 1}:
+        half = n * LL_BYTES // senders // dtype.itemsize  # of a slot, if so many members send to each
+        for size in (half, half + 1, 2 * half, 2 * half + 1, 4 * half - 1, 4 * half + 3):
+            reduced(heap, "reducescatter", backwards, dtype, size, "_block", op, shift=size % 2)
 
 
 @checklist("Collectives", "reductions", "reducescatter", "scans", "in place")
@@ -642,7 +657,7 @@ def flood(team, dest, source, wrong, rounds, late):
         if r % n == me and t == 0:  # the slowest thread of the slowest member
             for _ in range(late):
                 pgas.test(wrong, 0, pgas.EQ, -1)
-        kind = r % 5
+        kind = r % 6
         if kind == 0:
             pgas.alltoall_block(team, dest, source)
         elif kind == 1:
@@ -651,8 +666,10 @@ def flood(team, dest, source, wrong, rounds, late):
             pgas.reduce_block(team, dest[:size], source[:size], pgas.SUM)
         elif kind == 3:
             pgas.exscan_block(team, dest[:size], source[:size], pgas.SUM)
-        else:
+        elif kind == 4:
             pgas.fcollect_block(team, dest, source[:size])
+        else:
+            pgas.reducescatter_block(team, dest[:size], source, pgas.SUM)
         cuda.syncthreads()
         for i in range(t, dest.size, cuda.blockDim.x):
             q = i // size
@@ -664,8 +681,10 @@ def flood(team, dest, source, wrong, rounds, late):
                 expected = 1000 * r * n + 50 * n * (n - 1)
             elif kind == 3:
                 expected = 1000 * r * me + 50 * me * (me - 1)
-            else:
+            elif kind == 4:
                 expected = 1000 * r + 100 * q
+            else:
+                expected = 1000 * r * n + 50 * n * (n - 1) + n * me
             if (i < size or kind == 0 or kind == 4) and dest[i] != expected:
                 cuda.atomic.add(wrong, 0, 1)
         cuda.syncthreads()
@@ -681,6 +700,45 @@ def test_floods(heap, backwards, size):
         pgas.barrier_all()
         launch_together(flood, 1, BLOCK, team, dest, source, wrong, ROUNDS, 20 if pgas.SIMULATOR else 500)
         equal(wrong, np.zeros(1, np.int32), "elements of another round")
+
+
+@pgas.jit
+def flood_of_rounds(team, dest, small, source, wrong, rounds, late):
+    """Large reducescatters, whose rounds divide staging by senders, between small collectives, which divide it by members."""
+    t, me, n = cuda.threadIdx.x, pgas.team_my_pe(team), pgas.team_n_pes(team)
+    for r in range(rounds):
+        for i in range(t, source.size, cuda.blockDim.x):
+            source[i] = 1000 * r + 100 * me + i // dest.size
+        cuda.syncthreads()
+        if r % n == me and t == 0:
+            for _ in range(late):
+                pgas.test(wrong, 0, pgas.EQ, -1)
+        if r & 1:
+            pgas.inscan_block(team, small, source[: small.size], pgas.SUM)
+        pgas.reducescatter_block(team, dest, source, pgas.SUM)
+        if r & 2:
+            pgas.reduce_block(team, small, source[: small.size], pgas.SUM)
+        for i in range(t, dest.size, cuda.blockDim.x):
+            if dest[i] != 1000 * r * n + 50 * n * (n - 1) + n * me:
+                cuda.atomic.add(wrong, 0, 1)
+        members = n if r & 2 else me + 1
+        for i in range(t, small.size if r & 3 else 0, cuda.blockDim.x):
+            if small[i] != 1000 * r * members + 50 * members * (members - 1):
+                cuda.atomic.add(wrong, 0, 1)
+        cuda.syncthreads()
+
+
+@checklist("Collectives", "reducescatter", "one after another without barriers")
+@pytest.mark.parametrize("room", core([1, 2, 3, 5], 5))
+def test_floods_of_rounds(heap, backwards, room):
+    """Reducescatters of one round and of several."""
+    n = pgas.n_pes()
+    size = room * n * LL_BYTES // 8 - 5
+    dest, small, source = (heap.zeros(nelems, np.int64) for nelems in (size, min(70, LL_BYTES // 8), n * size))
+    wrong = heap.zeros(1, np.int32)
+    pgas.barrier_all()
+    launch_together(flood_of_rounds, 1, BLOCK, backwards, dest, small, source, wrong, 5 if pgas.SIMULATOR else ROUNDS // 10, 20)
+    equal(wrong, np.zeros(1, np.int32), "elements of another round")
 
 
 @pgas.jit
