@@ -218,7 +218,7 @@ def combined(scope: Scope, unit: int, combine: Combine, word: Any, eight: Any) -
 
     @device
     def batched(op, c, epoch, dest, own, nbytes, members, i, step):
-        while (i + _7 * step) * _8 + _8 <= nbytes:
+        while (i + _7 * step) * _WORD + _WORD <= nbytes:
             w = eight_of(op, c, epoch, u32(0), i, step, own)
             x = first(w[0], _0), first(w[1], _0), first(w[2], _0), first(w[3], _0)
             y = first(w[4], _0), first(w[5], _0), first(w[6], _0), first(w[7], _0)

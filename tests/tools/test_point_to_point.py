@@ -81,7 +81,7 @@ WRONG = {
         "        pgas.put_block(dest, source, pe)\n"
         "kernels = {'block': kernel}\n",
         "-b 1K -e 1K -c 1 -n 3 --transport ibgda",
-        "size 1024: PE 0: the card executed 6 WQEs instead of 3 for 3 messages of 3072 bytes",
+        "size 1024: PE 0: the software NIC executed 6 WQEs instead of 3 for 3 messages of 3072 bytes",
     ),
     "a message that is left out": (
         "shmem_put_ping_pong_latency",
