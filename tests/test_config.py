@@ -98,7 +98,21 @@ def test_good_value(name, text, value, monkeypatch):
         ("PGAS_HCA_LIST", "mlx5_0,^mlx5_1", "a leading ^ excludes"),
         *(
             ("PGAS_HOST_BLOCKS", text, "must be a number of blocks, or some of COLLECTIVE=BYTES:BLOCKS, separated by commas")
-            for text in ("0", "1000", "-1", "reduce=x", "reduce=1:0", "foo=1:2", "1K:2", "reduce=0:1,fcollect=1:x", "\N{SUPERSCRIPT TWO}")
+            for text in (
+                "=3",
+                ":3",
+                "reduce=16",
+                "reduce=:4",
+                "0",
+                "1000",
+                "-1",
+                "reduce=x",
+                "reduce=1:0",
+                "foo=1:2",
+                "1K:2",
+                "reduce=0:1,fcollect=1:x",
+                "\N{SUPERSCRIPT TWO}",
+            )
         ),
         ("PGAS_HOST_BLOCKS", "reduce=some:4", "a number with an optional unit K, M, G, or T"),
         ("PGAS_IB_GID_INDEX", "-2", "an integer from -1 to 255"),

@@ -121,14 +121,13 @@ def _blocks(text: str) -> tuple[tuple[str, int, int], ...]:
     """Parse numbers of blocks by collective and bytes; one number is that of every collective and size."""
     rows = []
     for part in filter(None, (part.strip() for part in text.split(","))):
-        name, _, rest = part.rpartition("=")
-        nbytes, _, count = rest.rpartition(":")
-        if (name not in COLLECTIVES and not (name == "" and nbytes == "")) or not re.fullmatch("[1-9][0-9]{0,2}", count, re.ASCII):
+        found = re.fullmatch(r"(?:(\w+)=([^:=]+):)?([1-9][0-9]{0,2})", part, re.ASCII)
+        if found is None or found[1] not in (None, *COLLECTIVES):
             raise ValueError(
                 f"must be a number of blocks, or some of COLLECTIVE=BYTES:BLOCKS, separated by commas, such as reduce=64K:16; "
                 f"COLLECTIVE is {', '.join(COLLECTIVES[:-1])} or {COLLECTIVES[-1]}, BLOCKS 1 to 999"
             )
-        rows += [(each, parse_size(nbytes) if nbytes else 0, int(count)) for each in ([name] if name else COLLECTIVES)]
+        rows += [(name, parse_size(found[2] or "0"), int(found[3])) for name in ([found[1]] if found[1] else COLLECTIVES)]
     return tuple(rows)
 
 
