@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from pgas.kernels import layout, operation, state, window
+from pgas.kernels import operation, state, window
 from pgas.kernels.collectives import far
 from pgas.kernels.collectives.call import alone, by_strategy, entering
 from pgas.kernels.collectives.strategy import Strategy
@@ -11,9 +11,10 @@ from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops import operands
 from pgas.kernels.paths import p2p, transport
 from pgas.kernels.scope import Scope
+from pgas.kernels.typed import layout
 
 _0, _1 = constant(0), constant(1)
-_ALL_ROWS, _ALL_EPOCH = constant(window.BASE + layout.ALL_ROWS), constant(layout.ALL_EPOCH)
+_ALL_ROWS = constant(window.BASE + layout.ALL_ROWS)
 
 
 def _barrier(scope: Scope, *, completes: bool) -> Callable[[Strategy], Any]:
@@ -69,7 +70,7 @@ def of_all(plain: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
 
         @device
         def perform(op, c, request):
-            epoch = ptx.ld_relaxed_gpu_u64(_ALL_EPOCH) + _1  # loaded before the fence, which takes longer
+            epoch = ptx.ld_relaxed_gpu_u64(layout.ALL_EPOCH) + _1  # loaded before the fence, which takes longer
             me = state.my_pe()
             if completes:
                 if rank() < few:
@@ -79,7 +80,7 @@ def of_all(plain: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
             rounds(op, _ALL_ROWS + (u64(me) << window.SHIFT), _0, state.n_pes(), me, epoch)
             sync()
             if rank() == 0:
-                ptx.st_relaxed_gpu_u64(_ALL_EPOCH, epoch)
+                ptx.st_relaxed_gpu_u64(layout.ALL_EPOCH, epoch)
 
         perform = alone(name, scope, perform)
 

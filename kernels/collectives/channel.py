@@ -17,7 +17,7 @@ is the epoch of the last one-sided collective. If that is e - 1, begin() waits f
 import functools
 from typing import Any
 
-from pgas.kernels import layout, state, window
+from pgas.kernels import state, window
 from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.team import entry_of, member, rank_of, size_of
@@ -25,6 +25,7 @@ from pgas.kernels.paths import transport
 from pgas.kernels.refusals import kind_of
 from pgas.kernels.scope import Scope
 from pgas.kernels.state import fixed, fixed_u32
+from pgas.kernels.typed import layout
 
 __all__ = [
     "begin",
@@ -41,13 +42,9 @@ __all__ = [
 #: Mask of the poll count (see sync.py).
 POLLS_MASK = 63
 
-_CHANNELS, _BYTES, _COUNT = constant(layout.TEAM_CHANNELS), constant(layout.CHANNEL_BYTES), constant(layout.CHANNEL_COUNT)
-_STAGING = constant(layout.STAGING_OFFSET)
-_HEAD, _EPOCH, _ROW_SIZE = constant(layout.CHANNEL_HEAD), constant(layout.EPOCH), constant(layout.ROW_SIZE)
-_ARRIVED, _ACKED = constant(layout.ARRIVED), constant(layout.ACKED)
 _NO_SUCH_CHANNEL, _TIMED_OUT = constant(kind_of("no such channel")), constant(state.TIMED_OUT)
 _GE = constant(Comparison.GE)
-_HOST, _MAX_HOST = constant(layout.HOST_CHANNEL % (1 << 64)), constant(layout.MAX_HOST_CHANNELS)
+_HOST = constant(layout.HOST_CHANNEL % (1 << 64))
 _0, _1, _2, _LINE = (constant(c) for c in (0, 1, 2, 16))
 
 
@@ -60,27 +57,27 @@ def channel_of(op, team, channel):
     entry = entry_of(op, team)
     base = _0
     if entry != _0:
-        count, number = u64(fixed_u32(entry + _COUNT)), u64(channel)
-        if number >= _HOST and number - _HOST < _MAX_HOST:
+        count, number = u64(fixed_u32(entry + layout.CHANNEL_COUNT)), u64(channel)
+        if number >= _HOST and number - _HOST < layout.MAX_HOST_CHANNELS:
             number = count + (number - _HOST)
         elif number >= count:
             state.fail(_NO_SUCH_CHANNEL, u64(op), u64(state.my_pe()), _0, number, count, _0)
             return base, entry
-        base = fixed(entry + _CHANNELS) + number * u64(fixed_u32(entry + _BYTES))
+        base = fixed(entry + layout.TEAM_CHANNELS) + number * u64(fixed_u32(entry + layout.CHANNEL_BYTES))
     return base, entry
 
 
 @device
 def row_of(base, i):
     """Return the address of the row that member i writes."""
-    return base + _HEAD + u64(i) * _ROW_SIZE
+    return base + layout.CHANNEL_HEAD + u64(i) * layout.ROW_SIZE
 
 
 @device
 def half_of(base, entry, epoch):
     """Return the address of a collective's half of staging; member i's part is at offset i * window.STAGING_PART."""
     half = u64(size_of(entry)) * window.STAGING_PART
-    return base + u64(fixed_u32(entry + _STAGING)) + (half if epoch & _1 else _0)
+    return base + u64(fixed_u32(entry + layout.STAGING_OFFSET)) + (half if epoch & _1 else _0)
 
 
 # Flags --------------------------------------------------------------------------------------------------------------------------
@@ -194,9 +191,9 @@ def begin(scope: Scope, flag: Any) -> Any:
 
     @device
     def begin(op, base, entry):
-        last, one_sided = ptx.ld_pair_plain(base + _EPOCH)
+        last, one_sided = ptx.ld_pair_plain(base + layout.EPOCH)
         if one_sided == last:
-            await_all(op, base, entry, _ACKED, last - _1)
+            await_all(op, base, entry, layout.ACKED, last - _1)
             sync()
         epoch = last + _1
         if u32(epoch) < 2:
@@ -216,8 +213,8 @@ def _restart(scope: Scope, flag: Any) -> Any:
 
     @device
     def restart(op, base, entry, epoch):
-        word = _ARRIVED
-        while word <= _ACKED:
+        word = layout.ARRIVED
+        while word <= layout.ACKED:
             ptx.fence_sys()
             sync()
             send(base, entry, word, epoch)
@@ -225,11 +222,11 @@ def _restart(scope: Scope, flag: Any) -> Any:
             sync()
             at = half_of(base, entry, _0) + u64(rank()) * _LINE
             end = half_of(base, entry, _0) + _2 * u64(size_of(entry)) * window.STAGING_PART
-            while at < end and word == _ARRIVED:
+            while at < end and word == layout.ARRIVED:
                 ptx.st_pair_sys(at, _0, _0)
                 at += u64(size()) * _LINE
             sync()
-            word += _ACKED - _ARRIVED
+            word += layout.ACKED - layout.ARRIVED
         return epoch + _2 - u64(u32(epoch))
 
     return restart
@@ -248,9 +245,9 @@ def finish(scope: Scope, flag: Any, *, one_sided: bool = False) -> Any:
         @device
         def finish(base, entry, epoch):
             sync()
-            acknowledge(base, entry, _ACKED, epoch)
+            acknowledge(base, entry, layout.ACKED, epoch)
             if rank() == 0:
-                ptx.st_pair_plain(base + _EPOCH, epoch, epoch)
+                ptx.st_pair_plain(base + layout.EPOCH, epoch, epoch)
 
     else:
 
@@ -258,6 +255,6 @@ def finish(scope: Scope, flag: Any, *, one_sided: bool = False) -> Any:
         def finish(base, entry, epoch):
             sync()
             if rank() == 0:
-                store(base + _EPOCH, epoch)
+                store(base + layout.EPOCH, epoch)
 
     return finish

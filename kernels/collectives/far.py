@@ -13,7 +13,7 @@ may be divided differently.
 import functools
 from typing import Any
 
-from pgas.kernels import layout, window
+from pgas.kernels import window
 from pgas.kernels.collectives import channel, near, nodes, posted, rings
 from pgas.kernels.collectives.channel import flag_threads, half_of, row_of, wait_far
 from pgas.kernels.collectives.operators import Combine
@@ -23,12 +23,11 @@ from pgas.kernels.ops.team import member, per_machine, rank_of, size_of, wrapped
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy
 from pgas.kernels.scope import BLOCK, Scope
+from pgas.kernels.typed import layout
 
 #: Maximum team size for synchronizing in one round. Larger teams need log2(n) rounds (dissemination; Hensgen, Finkel, Manber 1988).
 _ONE_ROUND = 32
 
-_WORD, _ROW_SIZE = constant(layout.WORD), constant(layout.ROW_SIZE)
-_ARRIVED, _SENT, _DONE = constant(layout.ARRIVED), constant(layout.SENT), constant(layout.DONE)
 _0, _1, _PAIR, _64 = constant(0), constant(1), constant(16), constant(64)
 
 
@@ -112,7 +111,7 @@ def rounds(scope: Scope, flag: Any, pe_of: Any = member) -> Any:
 
     @device
     def rounds(op, rows, entry, n, me, epoch):
-        at = rows + u64(me) * _ROW_SIZE + _ARRIVED
+        at = rows + u64(me) * layout.ROW_SIZE + layout.ARRIVED
         once, step = n <= _ONE_ROUND, flag_threads(size())
         distance = u32(rank() + u32(1))
         while distance < n and rank() < (step if once else u32(1)):
@@ -120,13 +119,13 @@ def rounds(scope: Scope, flag: Any, pe_of: Any = member) -> Any:
             if once:
                 distance = u32(distance + step)
             else:
-                await_far(op, rows + u64(wrapped(u32(me + n - distance), n)) * _ROW_SIZE + _ARRIVED, epoch)
+                await_far(op, rows + u64(wrapped(u32(me + n - distance), n)) * layout.ROW_SIZE + layout.ARRIVED, epoch)
                 ptx.fence_sys()  # the next flag passes on what this one has made visible
                 distance = u32(distance + distance)
         if once:
             distance = u32(rank() + u32(1))
             while distance < n and rank() < step:
-                await_far(op, rows + u64(wrapped(u32(me + n - distance), n)) * _ROW_SIZE + _ARRIVED, epoch)
+                await_far(op, rows + u64(wrapped(u32(me + n - distance), n)) * layout.ROW_SIZE + layout.ARRIVED, epoch)
                 distance = u32(distance + step)
 
     return rounds
@@ -188,7 +187,7 @@ def send_words(scope: Scope, values: Any) -> Any:
                 w0, w1 = values(q, request)
                 here = to + u64(q) * _PAIR
                 ptx.st_pair_sys(here, w0, w1)
-                put(to, here, _PAIR, row_of(base, me) + _SENT, epoch, member(entry, q))
+                put(to, here, _PAIR, row_of(base, me) + layout.SENT, epoch, member(entry, q))
             q = u32(q + size())
 
     return send
@@ -201,7 +200,7 @@ def gather(scope: Scope) -> Any:
 
     @device
     def gather(op, c, epoch):
-        await_all(op, c[0], c[1], _SENT, epoch)
+        await_all(op, c[0], c[1], layout.SENT, epoch)
         sync()
 
     return gather
@@ -228,7 +227,7 @@ def gather_from(scope: Scope) -> Any:
     @device
     def gather(op, c, epoch, q):
         if rank() == 0:
-            await_far(op, row_of(c[0], q) + _SENT, epoch)
+            await_far(op, row_of(c[0], q) + layout.SENT, epoch)
         sync()
 
     return gather
@@ -241,7 +240,7 @@ def word() -> Any:
 
     @device
     def word(op, c, epoch, q, i):
-        return load(posted.part_of(c, epoch, q) + i * _WORD)
+        return load(posted.part_of(c, epoch, q) + i * layout.WORD)
 
     return word
 
@@ -253,7 +252,7 @@ def eight() -> Any:
 
     @device
     def eight(op, c, epoch, q, i, step):
-        return load(posted.part_of(c, epoch, q) + i * _WORD, step * _WORD, _64)
+        return load(posted.part_of(c, epoch, q) + i * layout.WORD, step * layout.WORD, _64)
 
     return eight
 
@@ -273,7 +272,7 @@ def exchange(scope: Scope, unit: int, piece: Any) -> Any:
         to, source, nbytes = piece(c, rank_of(entry), request)
         if to != source:
             move(to, source, nbytes, u64(rank()), u64(size()), False)
-        await_all(op, base, entry, _DONE, epoch)
+        await_all(op, base, entry, layout.DONE, epoch)
 
     return exchange
 
@@ -378,7 +377,7 @@ def _reduce_in_rounds(scope: Scope, unit: int, combine: Combine) -> Any:
             end(base, entry, epoch)
             sync()
             epoch = start(op, c)
-        await_all(op, base, entry, _DONE, epoch)
+        await_all(op, base, entry, layout.DONE, epoch)
         return epoch
 
     return reduce
@@ -423,11 +422,11 @@ def _reducescatter_of_all(scope: Scope, unit: int, combine: Combine) -> Any:
 
     @device
     def word(op, c, slots, q, i):
-        return load(_slot(slots, q, rank_of(c[1])) + i * _WORD)
+        return load(_slot(slots, q, rank_of(c[1])) + i * layout.WORD)
 
     @device
     def eight(op, c, slots, q, i, step):
-        return load_all(_slot(slots, q, rank_of(c[1])) + i * _WORD, step * _WORD, _64)
+        return load_all(_slot(slots, q, rank_of(c[1])) + i * layout.WORD, step * layout.WORD, _64)
 
     send, add_up, sync = posted.scatter(scope, unit, layout.SENT, _to_slot), combined(scope, unit, combine, word, eight), scope.sync
     received, start, end = gather(scope), begin(scope), channel.finish(scope, transport.current().flag)

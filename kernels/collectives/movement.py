@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from pgas.kernels import layout, operation, state, window
+from pgas.kernels import operation, state, window
 from pgas.kernels.collectives.call import alone, by_strategy, dividing, entering, fitting, of_arrays, pair
 from pgas.kernels.collectives.strategy import Strategy
 from pgas.kernels.collectives.words import copy_words, first_of, in_batches, store_eight, store_word
@@ -20,8 +20,9 @@ from pgas.kernels.ops import operands
 from pgas.kernels.ops.team import after, member, rank_of, size_of
 from pgas.kernels.refusals import kind_of, refuse
 from pgas.kernels.scope import BLOCK, Scope
+from pgas.kernels.typed import layout
 
-_0, _1, _7, _WORD, _SHORT = constant(0), constant(1), constant(7), constant(layout.WORD), constant((1 << 32) - 1)
+_0, _1, _7, _SHORT = constant(0), constant(1), constant(7), constant((1 << 32) - 1)
 _DEST, _SOURCE = constant(operation.SYMMETRIC), constant(operation.LOCAL)
 _MISFIT, _NO_MULTIPLE, _IN_PLACE = constant(kind_of("misfit")), constant(kind_of("no multiple")), constant(kind_of("in place"))
 _NO_MEMBER, _OTHER_COUNT = constant(kind_of("no member")), constant(kind_of("other count"))
@@ -43,11 +44,11 @@ def _received(scope: Scope, unit: int, strategy: Strategy) -> Any:
         for k in range(1, n):
             q = after(q, n)
             i, stride, to = first(k), u64(size()), dest + u64(q) * step
-            while batches and (i + _7 * stride) * _WORD + _WORD <= nbytes:
-                store_all(to + i * _WORD, stride * _WORD, eight(op, c, epoch, q, i, stride), nbytes - i * _WORD)
+            while batches and (i + _7 * stride) * layout.WORD + layout.WORD <= nbytes:
+                store_all(to + i * layout.WORD, stride * layout.WORD, eight(op, c, epoch, q, i, stride), nbytes - i * layout.WORD)
                 i += _7 * stride + stride
-            while i * _WORD < nbytes:
-                store(to + i * _WORD, word(op, c, epoch, q, i), nbytes - i * _WORD)
+            while i * layout.WORD < nbytes:
+                store(to + i * layout.WORD, word(op, c, epoch, q, i), nbytes - i * layout.WORD)
                 i += stride
 
     return receive
@@ -221,8 +222,8 @@ def _broadcast(scope: Scope, unit: int) -> Callable[[Strategy], Any]:
             else:
                 gather(op, c, epoch, root)
                 i = u64(rank())
-                while i * _WORD < nbytes:
-                    store(dest + i * _WORD, word(op, c, epoch, root, i), nbytes - i * _WORD)
+                while i * layout.WORD < nbytes:
+                    store(dest + i * layout.WORD, word(op, c, epoch, root, i), nbytes - i * layout.WORD)
                     i += u64(size())
             finish(op, c, epoch)
 

@@ -11,7 +11,7 @@ synchronize, then the threads that write flags fence at system scope, which cove
 import functools
 from typing import Any
 
-from pgas.kernels import layout, state, window
+from pgas.kernels import state, window
 from pgas.kernels.codes import Comparison
 from pgas.kernels.collectives import channel
 from pgas.kernels.collectives.channel import POLLS_MASK, given_up, half_of, row_of, wait_flag
@@ -22,10 +22,10 @@ from pgas.kernels.ops.team import after, member, rank_of, size_of, wrapped
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy, flag
 from pgas.kernels.scope import BLOCK, Scope
+from pgas.kernels.typed import layout
 from pgas.kernels.window import remote
 
-_LINE, _WORD, _WARP = constant(16), constant(layout.WORD), constant(32)
-_ARRIVED, _DONE = constant(layout.ARRIVED), constant(layout.DONE)
+_LINE, _WARP = constant(16), constant(32)
 _EQ = constant(Comparison.EQ)
 #: Minimum number of bytes of a broadcast of which each member loads a slice; below it, their further flight takes longer than it saves.
 _RELAYED = constant(1 << 20)
@@ -114,15 +114,15 @@ def send_same(scope: Scope, unit: int) -> Any:
         n, me = size_of(entry), rank_of(entry)
         to = line_at(c, epoch, me)
         i, step = u64(rank()), u64(size())
-        while batches and (i + _7 * step) * _WORD + _WORD <= nbytes:
-            words = eight(source + i * _WORD, step * _WORD, nbytes - i * _WORD)
+        while batches and (i + _7 * step) * layout.WORD + layout.WORD <= nbytes:
+            words = eight(source + i * layout.WORD, step * layout.WORD, nbytes - i * layout.WORD)
             q = me
             for _ in range(n - 1):
                 q = after(q, n)
                 _store_lines(remote(to, member(entry, q)) + i * _LINE, step * _LINE, words, u32(epoch))
             i += _7 * step + step
-        while i * _WORD < nbytes:
-            word = load(source + i * _WORD, nbytes - i * _WORD)
+        while i * layout.WORD < nbytes:
+            word = load(source + i * layout.WORD, nbytes - i * layout.WORD)
             q = me
             for _ in range(n - 1):
                 q = after(q, n)
@@ -147,12 +147,12 @@ def send_each(scope: Scope, unit: int) -> Any:
             q = after(q, n)
             there, here = remote(to, member(entry, q)), source + u64(q) * step
             i, stride = first(k), u64(size())
-            while batches and (i + _7 * stride) * _WORD + _WORD <= nbytes:
-                words = eight(here + i * _WORD, stride * _WORD, nbytes - i * _WORD)
+            while batches and (i + _7 * stride) * layout.WORD + layout.WORD <= nbytes:
+                words = eight(here + i * layout.WORD, stride * layout.WORD, nbytes - i * layout.WORD)
                 _store_lines(there + i * _LINE, stride * _LINE, words, u32(epoch))
                 i += _7 * stride + stride
-            while i * _WORD < nbytes:
-                ptx.st_line(there + i * _LINE, load(here + i * _WORD, nbytes - i * _WORD), u32(epoch))
+            while i * layout.WORD < nbytes:
+                ptx.st_line(there + i * _LINE, load(here + i * layout.WORD, nbytes - i * layout.WORD), u32(epoch))
                 i += stride
 
     return send
@@ -345,17 +345,17 @@ def broadcast(scope: Scope, unit: int) -> Any:
         if root == me:
             if rank() < u32(32):
                 ptx.fence_sys()
-            announce(base, entry, _ARRIVED, epoch)
+            announce(base, entry, layout.ARRIVED, epoch)
             if dest != source:
                 pull(dest, source, nbytes, u64(rank()), u64(size()), False)
             if shared:
                 sync()
                 done(op, c, epoch)
             else:
-                await_all(op, base, entry, _DONE, epoch)  # the source may be reused
+                await_all(op, base, entry, layout.DONE, epoch)  # the source may be reused
         else:
             if rank() == 0:
-                wait_flag(op, row_of(base, root) + _ARRIVED, epoch)
+                wait_flag(op, row_of(base, root) + layout.ARRIVED, epoch)
             sync()
             origin, taken = remote(source, member(entry, root)), _0
             if shared:
@@ -368,7 +368,7 @@ def broadcast(scope: Scope, unit: int) -> Any:
             if shared:
                 done(op, c, epoch)
             elif rank() == 0:
-                flag(row_of(base, rank_of(entry)) + _DONE, epoch, member(entry, root))
+                flag(row_of(base, rank_of(entry)) + layout.DONE, epoch, member(entry, root))
 
     return broadcast
 

@@ -17,7 +17,7 @@ knows that every member has begun this collective (channel.py). A broadcast ends
 import functools
 from typing import Any
 
-from pgas.kernels import layout, window
+from pgas.kernels import window
 from pgas.kernels.collectives import channel, posted
 from pgas.kernels.collectives.channel import flag_threads, half_of, row_of, wait_far, wait_flag
 from pgas.kernels.collectives.operators import Combine
@@ -27,12 +27,11 @@ from pgas.kernels.ops.team import member, per_machine, rank_of, size_of
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy, flag
 from pgas.kernels.scope import BLOCK, Scope
+from pgas.kernels.typed import layout
 from pgas.kernels.window import remote
 
 __all__ = ["broadcast", "fcollect", "reduce", "reducescatter"]
 
-_ARRIVED, _SENT, _DONE, _CHUNK = constant(layout.ARRIVED), constant(layout.SENT), constant(layout.DONE), constant(layout.CHUNK)
-_CHUNK_SHIFT = constant(layout.CHUNK_SHIFT)
 _CHUNK_BYTES, _PIECE = constant(posted.CHUNK_BYTES), constant(posted.PIECE_BYTES)
 _0, _1, _2, _BELOW_PAIR, _PAIR = constant(0), constant(1), constant(2), constant(15), constant(16)
 
@@ -121,32 +120,32 @@ def broadcast(scope: Scope, unit: int) -> Any:
         leader = u32(first_of(entry) + root % k)
         hop, last = u32((me // k + n // k - root // k) % (n // k)), u32(n // k - u32(1))
         origin = source if leader == root else dest
-        sent, done = epoch << _CHUNK_SHIFT, _0
+        sent, done = epoch << layout.CHUNK_SHIFT, _0
         while done < nbytes:
             sent += _1
             count = min(nbytes - done, _CHUNK_BYTES)
             if me == leader:
                 if rank() == 0:
                     if hop != 0:
-                        await_far(op, row_of(base, behind(entry, last)) + _CHUNK, sent)
+                        await_far(op, row_of(base, behind(entry, last)) + layout.CHUNK, sent)
                     if hop != last:
-                        put(dest + done, origin + done, count, row_of(base, me) + _CHUNK, sent, member(entry, behind(entry, u32(1))))
+                        put(dest + done, origin + done, count, row_of(base, me) + layout.CHUNK, sent, member(entry, behind(entry, u32(1))))
                 sync()
-                notify(c, _CHUNK, sent)
+                notify(c, layout.CHUNK, sent)
             else:
                 if rank() == 0:
-                    wait_flag(op, row_of(base, leader) + _CHUNK, sent)
+                    wait_flag(op, row_of(base, leader) + layout.CHUNK, sent)
                 sync()
                 pull(dest + done, remote(origin + done, member(entry, leader)), count, u64(rank()), u64(size()), False)
             done += count
         if me != leader:
             sync()
             if rank() == 0:
-                flag(row_of(base, me) + _DONE, epoch, member(entry, leader))
+                flag(row_of(base, me) + layout.DONE, epoch, member(entry, leader))
         else:
             if me == root and dest != source:
                 move(dest, source, nbytes, u64(rank()), u64(size()), False)
-            await_near(op, c, _DONE, epoch)  # then no member on this node loads from this one anymore
+            await_near(op, c, layout.DONE, epoch)  # then no member on this node loads from this one anymore
 
     return broadcast
 
@@ -166,7 +165,7 @@ def fcollect(scope: Scope, unit: int) -> Any:
         own = dest + u64(me) * step
         i = u32(rank() + u32(1))
         while i < m:
-            put(own, source, nbytes, row_of(base, me) + _DONE, epoch, member(entry, behind(entry, i)))
+            put(own, source, nbytes, row_of(base, me) + layout.DONE, epoch, member(entry, behind(entry, i)))
             i = u32(i + size())
         if own != source:
             move(own, source, nbytes, u64(rank()), u64(size()), False)
@@ -174,12 +173,12 @@ def fcollect(scope: Scope, unit: int) -> Any:
         for d in range(1, m):
             q = behind(entry, u32(m - u32(d)))
             if rank() == 0:
-                await_far(op, row_of(base, q) + _DONE, epoch)
+                await_far(op, row_of(base, q) + layout.DONE, epoch)
             sync()
             store(entry, dest + u64(q) * step, dest + u64(q) * step, nbytes)
         sync()
-        notify(c, _DONE, epoch)
-        await_near(op, c, _DONE, epoch)
+        notify(c, layout.DONE, epoch)
+        await_near(op, c, layout.DONE, epoch)
 
     return fcollect
 
@@ -228,12 +227,12 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
         k, me = per_machine(entry), rank_of(entry)
         m, machine = size_of(entry) // k, me // k
         before, to = behind(entry, u32(m - u32(1))), member(entry, behind(entry, u32(1)))
-        notify(c, _ARRIVED, epoch)
-        await_near(op, c, _ARRIVED, epoch)
+        notify(c, layout.ARRIVED, epoch)
+        await_near(op, c, layout.ARRIVED, epoch)
         part = ((nbytes + _BELOW_PAIR) // _PAIR + u64(k) - _1) // u64(k) * _PAIR
         low, high = min(u64(me % k) * part, nbytes), min((u64(me % k) + _1) * part, nbytes)
         slice_ = ((high - low + _BELOW_PAIR) // _PAIR + u64(m) - _1) // u64(m) * _PAIR
-        received = sent = epoch << _CHUNK_SHIFT
+        received = sent = epoch << layout.CHUNK_SHIFT
         for turn in range(2 * m - 1):
             which = u64(u32(machine + 2 * m - u32(turn)) % m)
             at, end = min(low + which * slice_, high), min(low + (which + _1) * slice_, high)
@@ -242,7 +241,7 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
                 if turn != 0:
                     received += _1
                     if rank() == 0:
-                        await_far(op, row_of(base, before) + _CHUNK, received)
+                        await_far(op, row_of(base, before) + layout.CHUNK, received)
                     sync()
                 if turn < m:
                     add(entry, dest + at, turn != 0, source + at, count)
@@ -250,13 +249,13 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
                 if turn != 2 * m - 2:
                     sent += _1
                     if rank() == 0:
-                        put(dest + at, dest + at, count, row_of(base, me) + _CHUNK, sent, to)
+                        put(dest + at, dest + at, count, row_of(base, me) + layout.CHUNK, sent, to)
                 if turn >= m - 1:
                     store(entry, dest + at, dest + at, count)
                 at += count
         sync()
-        notify(c, _DONE, epoch)
-        await_near(op, c, _DONE, epoch)
+        notify(c, layout.DONE, epoch)
+        await_near(op, c, layout.DONE, epoch)
 
     return reduce
 
@@ -329,8 +328,8 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
         me, m = rank_of(entry), u32(size_of(entry) // per_machine(entry))
         part = window.STAGING_PART * u64(size_of(entry)) // (u64(m) - _1) // _2 // _PAIR * _PAIR
         slot = part + part
-        notify(c, _ARRIVED, epoch)
-        await_near(op, c, _ARRIVED, epoch)
+        notify(c, layout.ARRIVED, epoch)
+        await_near(op, c, layout.ARRIVED, epoch)
         left, count, across = nbytes, min(part, nbytes), False
         while True:
             here, offset = half_of(base, entry, epoch), nbytes - left
@@ -342,14 +341,14 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
             i = u32(rank() + u32(1))
             while i < m:
                 to, origin = here + u64(m - i - u32(1)) * slot, mine + u64(i - u32(1)) * slot
-                put(to, origin, count, row_of(base, me) + _SENT, epoch, member(entry, behind(entry, i)))
+                put(to, origin, count, row_of(base, me) + layout.SENT, epoch, member(entry, behind(entry, i)))
                 i = u32(i + size())
             add(entry, dest + offset, False, source + u64(me) * step + offset, count)
             left -= count
             moves = left != _0 and across != (left > part)
             i = u32(rank() + u32(1))
             while i < m:
-                await_far(op, row_of(base, behind(entry, i)) + _SENT, epoch)
+                await_far(op, row_of(base, behind(entry, i)) + layout.SENT, epoch)
                 if moves:
                     complete(member(entry, behind(entry, i)))
                 i = u32(i + size())
@@ -363,8 +362,8 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
             across = left > part
             count = min(slot, (left - part + _BELOW_PAIR) // _PAIR * _PAIR) if across else left
         sync()
-        notify(c, _DONE, epoch)
-        await_near(op, c, _DONE, epoch)
+        notify(c, layout.DONE, epoch)
+        await_near(op, c, layout.DONE, epoch)
         return epoch
 
     return reducescatter

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from pgas.kernels import layout, operation, state, window
+from pgas.kernels import operation, state, window
 from pgas.kernels.codes import OPERATIONS, Reduction
 from pgas.kernels.collectives.call import body_of, by_strategy, dividing, fitting, pair
 from pgas.kernels.collectives.operators import Combine, has_locations, identity, location, reduction
@@ -14,8 +14,9 @@ from pgas.kernels.ops import operands
 from pgas.kernels.ops.team import rank_of, size_of
 from pgas.kernels.refusals import kind_of, refuse
 from pgas.kernels.scope import BLOCK, Scope
+from pgas.kernels.typed import layout
 
-_0, _WORD = constant(0), constant(layout.WORD)
+_0 = constant(0)
 _NO_PAIRS, _IN_PLACE = constant(kind_of("no pairs")), constant(kind_of("in place"))
 _DEST, _SOURCE = constant(operation.SYMMETRIC), constant(operation.LOCAL)
 
@@ -98,10 +99,10 @@ def _scan(scope: Scope, unit: int, combine: Combine, identity: int | None) -> Ca
 
         @device
         def fill(dest, nbytes):
-            i = u64(rank()) * _WORD
+            i = u64(rank()) * layout.WORD
             while i < nbytes:
                 store(dest + i, neutral, nbytes - i)
-                i += u64(size()) * _WORD
+                i += u64(size()) * layout.WORD
 
         @device
         def perform(op, c, request):

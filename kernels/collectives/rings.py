@@ -6,7 +6,6 @@ Pieces are stored in dest, and a member forwards each piece once it has arrived.
 import functools
 from typing import Any
 
-from pgas.kernels import layout
 from pgas.kernels.collectives import posted
 from pgas.kernels.collectives.channel import row_of, wait_far
 from pgas.kernels.collectives.operators import Combine
@@ -15,11 +14,11 @@ from pgas.kernels.compiler import constant, device, u32, u64
 from pgas.kernels.ops.team import member, rank_of, size_of, wrapped
 from pgas.kernels.paths.p2p import copy
 from pgas.kernels.scope import BLOCK, Scope
+from pgas.kernels.typed import layout
 
 __all__ = ["broadcast", "broadcast_from_root", "reduce"]
 
-_CHUNK_BYTES, _CHUNK, _CHUNK_SHIFT = constant(posted.CHUNK_BYTES), constant(layout.CHUNK), constant(layout.CHUNK_SHIFT)
-_DONE = constant(layout.DONE)
+_CHUNK_BYTES = constant(posted.CHUNK_BYTES)
 _0, _1, _BELOW_PAIR, _PAIR, _PIECE = constant(0), constant(1), constant(15), constant(16), constant(posted.PIECE_BYTES)
 
 
@@ -36,7 +35,7 @@ def broadcast_from_root(scope: Scope, unit: int) -> Any:
             if dest != source:
                 move(dest, source, nbytes, u64(rank()), u64(size()), False)
         elif rank() == 0:
-            await_far(op, row_of(c[0], root) + _DONE, epoch)
+            await_far(op, row_of(c[0], root) + layout.DONE, epoch)
         sync()
 
     return broadcast
@@ -59,9 +58,9 @@ def broadcast(scope: Scope, unit: int) -> Any:
                 to = u32(mine + distance)
                 if to < n:
                     origin = source if mine == 0 else dest
-                    put(dest, origin, nbytes, row_of(base, me) + _DONE, epoch, member(entry, wrapped(u32(to + root), n)))
+                    put(dest, origin, nbytes, row_of(base, me) + layout.DONE, epoch, member(entry, wrapped(u32(to + root), n)))
             elif mine < distance + distance:
-                await_far(op, row_of(base, wrapped(u32(mine - distance + root), n)) + _DONE, epoch)
+                await_far(op, row_of(base, wrapped(u32(mine - distance + root), n)) + layout.DONE, epoch)
             distance = u32(distance + distance)
 
     @device
@@ -70,14 +69,14 @@ def broadcast(scope: Scope, unit: int) -> Any:
         n, me = size_of(entry), rank_of(entry)
         mine = wrapped(u32(me + n - root), n)
         before, behind = wrapped(u32(me + n - 1), n), wrapped(u32(me + 1), n)
-        done, sent = _0, epoch << _CHUNK_SHIFT
+        done, sent = _0, epoch << layout.CHUNK_SHIFT
         while done < nbytes:
             sent += _1
             if mine != 0:
-                await_far(op, row_of(base, before) + _CHUNK, sent)
+                await_far(op, row_of(base, before) + layout.CHUNK, sent)
             if mine != n - 1:
                 origin = (source if mine == 0 else dest) + done
-                put(dest + done, origin, min(nbytes - done, _CHUNK_BYTES), row_of(base, me) + _CHUNK, sent, member(entry, behind))
+                put(dest + done, origin, min(nbytes - done, _CHUNK_BYTES), row_of(base, me) + layout.CHUNK, sent, member(entry, behind))
             done += _CHUNK_BYTES
 
     @device
@@ -121,7 +120,7 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
         n, me = size_of(entry), rank_of(entry)
         before, behind = wrapped(u32(me + n - 1), n), wrapped(u32(me + 1), n)
         slice_ = ((nbytes + _BELOW_PAIR) // _PAIR + u64(n) - _1) // u64(n) * _PAIR
-        received = sent = epoch << _CHUNK_SHIFT
+        received = sent = epoch << layout.CHUNK_SHIFT
         # In round k, a member sends slice me - k: first its own, then the one that arrived in the previous round; from round n - 1 on,
         # final ones.
         for k in range(2 * n - 1):
@@ -132,7 +131,7 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
                 if k != 0:
                     received += _1
                     if rank() == 0:
-                        await_far(op, row_of(base, before) + _CHUNK, received)
+                        await_far(op, row_of(base, before) + layout.CHUNK, received)
                     sync()
                     if k < n:
                         add_own(dest + at, source + at, count)
@@ -141,7 +140,7 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
                     sent += _1
                     if rank() == 0:
                         origin = source if k == 0 else dest
-                        put(dest + at, origin + at, count, row_of(base, me) + _CHUNK, sent, member(entry, behind))
+                        put(dest + at, origin + at, count, row_of(base, me) + layout.CHUNK, sent, member(entry, behind))
                 at += count
 
     return reduce
