@@ -401,11 +401,10 @@ def _run_16(load: str, store: str, batch: int) -> Any:
     """Make a run of 16-byte accesses: ``batch`` loads are in flight before the first store, so that they share one latency.
 
     In one latency (about 300 cycles from L2), a warp copies at most 512 bytes per load in flight. NVSHMEM's one load gives 2.9 GB/s on H200
-    (put_latency, warp, 1 MiB). A copy by a thread or a warp has eight in flight: a warp copies 13 GB/s, issue included, for 32 registers;
-    kernels with blocks of 1,024 threads, which have 64 registers each, may then need launch_bounds=1024. Other copies have four: a CTA of
-    256 threads then has 16 KiB in flight, and over NVLink an SM sends at most 44 GB/s, or 13 KiB in one latency (4 CTAs: 180 GB/s, and 149
-    with one load in flight; measured 2026-11-21). The remainder is copied as half a batch, if it is as long, and then in one last,
-    predicated batch.
+    (put_latency, warp, 1 MiB). A copy by one warp has eight in flight: 13 GB/s, issue included, for 32 registers; kernels with blocks of
+    1,024 threads, which have 64 registers each, may then need launch_bounds=1024. Other copies have four: a CTA of 256 threads then has 16
+    KiB in flight, and over NVLink an SM sends at most 44 GB/s, or 13 KiB in one latency (4 CTAs: 180 GB/s, and 149 with one load in flight;
+    measured 2026-11-21). The remainder is copied as half a batch, if it is as long, and then in one last, predicated batch.
     """
     half = batch // 2
     copy_batch, copy_half, copy_rest = (
@@ -450,9 +449,9 @@ put_run = {width: _run(width, *_PUT) for width in (1, 2, 4, 8, 16)}
 #: Copies between global addresses with relaxed accesses, whose 8-byte words do not tear: for memory that others poll.
 copy_run_16 = _run(16, "ld.relaxed.sys.global", "st.relaxed.sys.global")
 get_run = {width: _run(width, *_GET) for width in (1, 2, 4, 8, 16)}
-#: put_run and get_run for a copy by a thread or a warp: eight 16-byte loads in flight.
-put_run_of_few = put_run | {16: _run(16, *_PUT, batch=8)}
-get_run_of_few = get_run | {16: _run(16, *_GET, batch=8)}
+#: put_run and get_run for a copy by one warp: eight 16-byte loads in flight.
+put_run_of_warp = put_run | {16: _run(16, *_PUT, batch=8)}
+get_run_of_warp = get_run | {16: _run(16, *_GET, batch=8)}
 #: Copies of one access each, for elements that are not adjacent (iput, iget).
 put_single = {width: _single(width, *_PUT) for width in (1, 2, 4, 8, 16)}
 get_single = {width: _single(width, *_GET) for width in (1, 2, 4, 8, 16)}

@@ -9,21 +9,21 @@ from typing import Any
 from pgas.kernels.codes import Update
 from pgas.kernels.combine import combine
 from pgas.kernels.compiler import constant, device, element_size, element_words, ptx, types, u64
-from pgas.kernels.scope import BLOCK, Scope
+from pgas.kernels.scope import WARP, Scope
 from pgas.kernels.window import remote
 
 __all__ = ["atomic", "fence", "flag", "flush", "g", "get", "p", "put", "put_signal", "quiet", "quiet_pe", "settle", "signal", "strided"]
 
 
 @functools.cache
-def copy(unit: int, *, get: bool = False, few: bool = False) -> Any:
+def copy(unit: int, *, get: bool = False, warp: bool = False) -> Any:
     """Make ``copy(dst, src, nbytes, first, step, deferred)``, where thread ``first`` of ``step`` copies its part; all u64.
 
     Both addresses and nbytes are multiples of ``unit``, a power of two up to 16 that follows from the dtype. If the addresses agree modulo
     16, accesses are 16 bytes wide, except for a head up to the first boundary and a tail. Otherwise they are ``unit`` bytes wide, or 4
-    bytes if the addresses of smaller elements agree modulo 4. few: one thread or one warp copies, with more loads in flight.
+    bytes if the addresses of smaller elements agree modulo 4. warp: only one warp copies.
     """
-    puts, gets = (ptx.put_run_of_few, ptx.get_run_of_few) if few else (ptx.put_run, ptx.get_run)
+    puts, gets = (ptx.put_run_of_warp, ptx.get_run_of_warp) if warp else (ptx.put_run, ptx.get_run)
     runs = gets if get else puts
     if unit == 16:
         return _plain(16, runs)
@@ -84,7 +84,7 @@ def copy_apart(itemsize: int, unit: int, *, get: bool = False) -> Any:
 
 def put(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
     """Make ``put(to, source, nbytes, pe, qp)``, called by all threads of the scope."""
-    move, rank, size, sync = copy(unit, few=scope is not BLOCK), scope.rank, scope.size, scope.sync
+    move, rank, size, sync = copy(unit, warp=scope is WARP), scope.rank, scope.size, scope.sync
 
     @device
     def put(to, source, nbytes, pe, qp):
@@ -97,7 +97,7 @@ def put(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
 
 def get(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
     """Make ``get(dest, origin, nbytes, pe, qp)``, called by all threads of the scope."""
-    move, rank, size, sync = copy(unit, get=True, few=scope is not BLOCK), scope.rank, scope.size, scope.sync
+    move, rank, size, sync = copy(unit, get=True, warp=scope is WARP), scope.rank, scope.size, scope.sync
 
     @device
     def get(dest, origin, nbytes, pe, qp):
@@ -128,7 +128,7 @@ def strided(name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> 
 
 def put_signal(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
     """Make ``put_signal(to, source, nbytes, word, value, add, pe)``, called by all threads of the scope."""
-    move, rank, size, sync = copy(unit, few=scope is not BLOCK), scope.rank, scope.size, scope.sync
+    move, rank, size, sync = copy(unit, warp=scope is WARP), scope.rank, scope.size, scope.sync
 
     @device
     def put_signal(to, source, nbytes, word, value, add, pe):
