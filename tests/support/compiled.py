@@ -44,7 +44,10 @@ OF_A_QUEUE = {
     "submit: fence before the turn": ("    ptx.fence_sys()\n    # Issue", "    # Issue"),
     "submit: fence of the one who rings": ("    if not own:\n        ptx.fence_sys()\n", ""),
     "submit: release of the register": ("ptx.st_release_sys_u64", "ptx.st_relaxed_sys_u64"),
-    "submit: acquire of the mark": ("ptx.atom_cas_gpu_u64(queue + _READY", "ptx.atom_cas_relaxed_gpu_u64(queue + _READY"),
+    "submit: acquire of the mark": (
+        "ptx.atom_cas_gpu_u64(queue + layout.READY_HEAD",
+        "ptx.atom_cas_relaxed_gpu_u64(queue + layout.READY_HEAD",
+    ),
     "submit: release of the mark": ("ptx.atom_cas_release_gpu_u64", "ptx.atom_cas_relaxed_gpu_u64"),
     "poll: acquire of the cursor": ("ptx.ld_acquire_gpu_u64", "ptx.ld_relaxed_gpu_u64"),
     "poll: acquire at the end": ("ptx.ld_acquire_sys_u64", "ptx.ld_relaxed_sys_u64"),
@@ -53,10 +56,10 @@ OF_A_QUEUE = {
 #: The same for ring.wait.
 OF_A_WAIT = {
     "wait: acquire of the look": ("ptx.ld_acquire_sys_u64(control", "ptx.ld_relaxed_sys_u64(control"),
-    "wait: acquire of LOOKING": ("ptx.atom_cas_gpu_u64(_LOOKING", "ptx.atom_cas_relaxed_gpu_u64(_LOOKING"),
-    "wait: release of SEEN": ("ptx.st_release_gpu_u64(_SEEN", "ptx.st_relaxed_gpu_u64(_SEEN"),
-    "wait: release of LOOKING": ("ptx.st_release_gpu_u64(_LOOKING", "ptx.st_relaxed_gpu_u64(_LOOKING"),
-    "wait: acquire at the end": ("ptx.ld_acquire_gpu_u64(_SEEN)", "ptx.ld_relaxed_gpu_u64(_SEEN)"),
+    "wait: acquire of LOOKING": ("ptx.atom_cas_gpu_u64(layout.RING_LOOKING", "ptx.atom_cas_relaxed_gpu_u64(layout.RING_LOOKING"),
+    "wait: release of SEEN": ("ptx.st_release_gpu_u64(layout.RING_SEEN", "ptx.st_relaxed_gpu_u64(layout.RING_SEEN"),
+    "wait: release of LOOKING": ("ptx.st_release_gpu_u64(layout.RING_LOOKING", "ptx.st_relaxed_gpu_u64(layout.RING_LOOKING"),
+    "wait: acquire at the end": ("ptx.ld_acquire_gpu_u64(layout.RING_SEEN)", "ptx.ld_relaxed_gpu_u64(layout.RING_SEEN)"),
 }
 
 
