@@ -120,10 +120,11 @@ class _Repeated:
 _FIXED = (int, np.integer, enum.Enum, SymmetricArray)
 
 
-def remembering(name: str, form: Callable[..., Any]) -> Callable[..., Any]:
+def remembering(name: str, form: Callable[..., Any], *, of_team: bool = False) -> Callable[..., Any]:
     """Return a host form whose calls on a stream cost what a bound call costs if the arguments are the same objects as before.
 
-    Only calls whose arrays are symmetric arrays are kept, because these never change.
+    Only calls whose arrays are symmetric arrays are kept, because these never change. of_team: the first argument is a team; a plain number
+    may later be another team's.
     """
 
     def call(*args: Any, stream: Any = None, **kwargs: Any) -> Any:
@@ -138,7 +139,7 @@ def remembering(name: str, form: Callable[..., Any]) -> Callable[..., Any]:
                 known.bound = _bound(name, form, args, {"stream": stream})
             if known.bound.valid(job):
                 return known.bound._perform()
-        if all(isinstance(arg, _FIXED) for arg in args):
+        if all(isinstance(arg, _FIXED) for arg in args) and not (of_team and args and not isinstance(args[0], teams.Handle)):
             if len(of_name) >= _MOST_REMEMBERED:
                 of_name.clear()
             of_name[key] = _Repeated(args, stream)

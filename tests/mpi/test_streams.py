@@ -235,11 +235,13 @@ def test_repeated_calls(heap):
     for _ in range(3):
         pgas.put(gone, source, right, stream=stream)
         pgas.team_sync(team, stream=stream)
+        pgas.team_sync(int(team), stream=stream)  # a number, which may be another team's later
     pgas.barrier_all()
     pgas.free(gone)
     pgas.team_destroy(team)
     assert "pgas.put: dest: use after free" in raised(pgas.HeapError, pgas.put, gone, source, right, stream=stream)
-    assert "pgas.team_sync: team" in raised(pgas.PgasError, pgas.team_sync, team, stream=stream)
+    for known in (team, int(team)):
+        assert "pgas.team_sync: team" in raised(pgas.PgasError, pgas.team_sync, known, stream=stream)
 
 
 @pytest.mark.parametrize("dtype", [*INTEGERS, np.dtype(np.float32), np.dtype(np.float64)], ids=name_of)
