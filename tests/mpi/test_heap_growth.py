@@ -249,7 +249,7 @@ def test_keys_that_kernels_have_read_stay_valid(small, monkeypatch):
     job, arrays = small
     before = allocate(arrays, 2 * MIB)
     reaches_right(before)
-    monkeypatch.setattr(growth.cpu, "read_again", lambda: None)
+    monkeypatch.setattr(growth.platform, "read_again", lambda: None)
     for added in [pgas.empty(4 * MIB, np.uint8) for _ in range(2)]:
         pgas.free(added)
     assert job.heap.size == 12 * MIB
