@@ -1,4 +1,4 @@
-"""The simulator as the compiler: kernels are Python, primitives are their CPU cpu. interface.py documents its functions."""
+"""The simulator as the compiler: kernels are Python, primitives are their CPU twins. interface.py documents its functions."""
 
 import contextlib
 import functools

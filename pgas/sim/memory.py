@@ -95,11 +95,11 @@ def fence(scope: str = "sys") -> None:
 
 
 def read_sources() -> None:
-    """Have every atomics.copy of this thread read its source; here all have. It matters to `pgas.sim.weak` only."""
+    """Have every copy of this thread read its source; here all have. It matters to `pgas.sim.weak` only."""
 
 
 def copy_strided(dst: int, src: int, first: int, end: int, step: int, width: int, deferred: bool = False) -> None:
-    """For i in range(first, end, step), atomics.copy `width` bytes at byte offset i * width: one thread's share of a atomics.copy.
+    """For i in range(first, end, step), copy `width` bytes at byte offset i * width: one thread's share of a copy.
 
     width is 1, 2, 4, 8 or 16, step is positive. Elements are single accesses where both addresses are aligned to them; 16 bytes are
     two. deferred says that all of it may happen later, up to the fence (a non-blocking put or get); here it is always done now.
