@@ -198,7 +198,7 @@ def within(team):
     def kernel(a, pe):
         pgas.barrier(team)
     return kernel
-print(hits(within(pgas.Team._of(int(os.environ["TEAM"]), pgas.job.memory.teams.Record((0,), 1, 0, "")))))
+print(hits(within(pgas.Team._of(int(os.environ["TEAM"]), pgas.job.memory.teams.Record((0,), 1, 0, "", True, 1)))))
 """
     assert [python(tmp_path, program, TEAM=number) for number in "3344"] == [0, 1, 0, 1]
 

@@ -163,8 +163,8 @@ class Record:
     channels: int
     first_unit: int
     where: str  #: the line of the program that made it; "" for predefined teams
-    near: bool = False  #: whether every member maps every member's memory
-    host_channels: int = 1  #: number of further channels, which only the host's calls use
+    near: bool  #: whether every member maps every member's memory
+    host_channels: int  #: number of further channels, which only the host's calls use
 
 
 class Handle(int):
@@ -233,7 +233,7 @@ class Teams:
         """Write a team's memory (zero flags and staging, list of members) and its entry for kernels."""
         record = self.records[number]
         pes, base, size = record.pes, self._address(record), self.plan.channel_bytes(len(record.pes))
-        count = record.channels + record.host_channels
+        count = self.plan.all_channels(len(pes), record.channels)
         self._memory.fill(base, count * size, 0)
         for channel in range(count):
             self._memory.write(base + channel * size + layout.EPOCH, struct.pack("<Q", _EPOCH))
@@ -344,7 +344,7 @@ class Teams:
         for number, record in self.records.items():
             members, base = len(record.pes), self._address(record)
             channel, offset = divmod(address - base, self.plan.channel_bytes(members))
-            if not 0 <= channel < record.channels + record.host_channels:
+            if not 0 <= channel < self.plan.all_channels(members, record.channels):
                 continue
             name = f"channel {channel}" if channel < record.channels else f"the host's channel {channel - record.channels}"
             staging = offset - self.plan.staging_offset(members)
