@@ -28,10 +28,9 @@ from pgas.base.output import outlive_reader
 from pgas.perftests.coll_on_stream import together
 from pgas.perftests.harness.collectives import dtype_of
 from pgas.perftests.harness.report import commit, now
+from pgas.perftests.harness.workload import DATATYPES
 
 __all__ = ["main"]
-
-_DATATYPES = ("int", "int32", "int64", "float", "double", "half", "bfloat16")
 
 #: How much more time than the best the chosen number of blocks may take.
 _SLACK = 1.03
@@ -133,7 +132,7 @@ def main() -> int:
     parser.add_argument("-b", "--min_size", type=size, default=least, metavar="SIZE", help="smallest size [%(default)s]")
     parser.add_argument("-e", "--max_size", type=size, default=most, metavar="SIZE", help="largest size [%(default)s]")
     parser.add_argument("-n", "--iters", type=within(1, 100_000), default=2 if few else 200, help="calls in a graph [%(default)s]")
-    parser.add_argument("-d", "--datatype", type=one_of(_DATATYPES), default="int64", metavar="NAME", help="dtype [%(default)s]")
+    parser.add_argument("-d", "--datatype", type=one_of(tuple(DATATYPES)), default="int64", metavar="NAME", help="dtype [%(default)s]")
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the times as JSON")
     options = parser.parse_args()
     about, times, wrong = _times(options)
