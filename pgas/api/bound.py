@@ -128,21 +128,22 @@ def remembering(name: str, form: Callable[..., Any], *, of_team: bool = False) -
     """
 
     def call(*args: Any, stream: Any = None, **kwargs: Any) -> Any:
-        if stream is None or kwargs:
-            return parameters.call(name, form, args, kwargs if stream is None else {**kwargs, "stream": stream})
-        job = runtime.current()
+        if stream is None:
+            return parameters.call(name, form, args, kwargs)
+        job, values = runtime.current(), (*args, *kwargs.values())
         of_name = job.repeated.setdefault(name, {})
-        key = (id(stream), *map(id, args))
+        key = (id(stream), *kwargs, *map(id, values))
         known = of_name.get(key)
-        if known is not None and known.same(args):
+        if known is not None and known.same(values):
             if known.bound is None:
-                known.bound = _bound(name, form, args, {"stream": stream})
+                known.bound = _bound(name, form, args, {**kwargs, "stream": stream})
             if known.bound.valid(job):
                 return known.bound._perform()
-        if all(isinstance(arg, _FIXED) for arg in args) and not (of_team and args and not isinstance(args[0], teams.Handle)):
+        team = kwargs.get("team", args[0] if args else None)
+        if all(isinstance(value, _FIXED) for value in values) and (not of_team or isinstance(team, teams.Handle)):
             if len(of_name) >= _MOST_REMEMBERED:
                 of_name.clear()
-            of_name[key] = _Repeated(args, stream)
-        return parameters.call(name, form, args, {"stream": stream})
+            of_name[key] = _Repeated(values, stream)
+        return parameters.call(name, form, args, {**kwargs, "stream": stream})
 
     return call

@@ -227,6 +227,15 @@ def test_repeated_calls(heap):
         pgas.reduce(world, dest, source, pgas.MAX, stream=stream)
         pgas.synchronize(stream)
         assert (dest.copy_to_host() == 10 * turn + n - 1).all()
+        pgas.barrier_all()
+        pgas.reduce(world, source=source, dest=dest, op=pgas.MIN, stream=stream)
+        pgas.synchronize(stream)
+        assert (dest.copy_to_host() == 10 * turn).all()
+        pgas.barrier_all()
+        pgas.reduce(world, dest=source, source=dest, op=pgas.MIN, stream=stream)  # the same objects under other names
+        pgas.synchronize(stream)
+        assert (source.copy_to_host() == 10 * turn).all()
+        source[:] = np.full(100, 10 * turn + me)
         pgas.put(dest[turn:], source[:1], me, stream=stream)  # new views, often with the IDs of those before
         pgas.synchronize(stream)
         assert dest.copy_to_host()[turn] == 10 * turn + me
