@@ -17,7 +17,7 @@ from pgas.kernels import window
 from pgas.kernels.collectives import channel, near, nodes, posted, rings
 from pgas.kernels.collectives.channel import flag_threads, half_of, row_of, wait_far
 from pgas.kernels.collectives.operators import Combine
-from pgas.kernels.collectives.words import combined, load_eight
+from pgas.kernels.collectives.words import combined, load_four
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.team import member, per_machine, rank_of, size_of, wrapped
 from pgas.kernels.paths import transport
@@ -245,16 +245,21 @@ def word() -> Any:
     return word
 
 
+def staged(scope: Scope) -> Any:
+    """Strategy.staged()."""
+    return window.LL_BYTES
+
+
 @functools.cache
-def eight() -> Any:
-    """Strategy.eight()."""
-    load = load_eight(8)
+def four() -> Any:
+    """Strategy.four()."""
+    load = load_four(8)
 
     @device
-    def eight(op, c, epoch, q, i, step):
+    def four(op, c, epoch, q, i, step):
         return load(posted.part_of(c, epoch, q) + i * layout.WORD, step * layout.WORD, _64)
 
-    return eight
+    return four
 
 
 # Between operands ---------------------------------------------------------------------------------------------------------------
@@ -355,7 +360,7 @@ def _reduce_in_rounds(scope: Scope, unit: int, combine: Combine) -> Any:
     before its result can arrive.
     """
     send, send_whole = posted.scatter(scope, unit, layout.SENT, _slice), posted.scatter(scope, unit, layout.DONE, posted.whole)
-    add_up, sync = combined(scope, unit, combine, word(), eight()), scope.sync
+    add_up, sync = combined(scope, unit, combine, word(), four()), scope.sync
     received, await_all, start = gather(scope), channel.wait_flags(scope, wait_far()), begin(scope)
     end = channel.finish(scope, transport.current().flag)
 
@@ -418,17 +423,17 @@ def _reducescatter_of_all(scope: Scope, unit: int, combine: Combine) -> Any:
 
     Slots are not the parts of members, so that a half must be free of all members' earlier data before any member writes it (see above).
     """
-    load, load_all = ptx.ld_plain[8], load_eight(8)
+    load, load_all = ptx.ld_plain[8], load_four(8)
 
     @device
     def word(op, c, slots, q, i):
         return load(_slot(slots, q, rank_of(c[1])) + i * layout.WORD)
 
     @device
-    def eight(op, c, slots, q, i, step):
+    def four(op, c, slots, q, i, step):
         return load_all(_slot(slots, q, rank_of(c[1])) + i * layout.WORD, step * layout.WORD, _64)
 
-    send, add_up, sync = posted.scatter(scope, unit, layout.SENT, _to_slot), combined(scope, unit, combine, word, eight), scope.sync
+    send, add_up, sync = posted.scatter(scope, unit, layout.SENT, _to_slot), combined(scope, unit, combine, word, four), scope.sync
     received, start, end = gather(scope), begin(scope), channel.finish(scope, transport.current().flag)
 
     @device

@@ -3,8 +3,8 @@
 As in rma.py, each function takes the Numba types of a call's arguments and returns its body. A ``strategy`` (strategy.py) transfers data
 between members that map each other's memory, or between others. ``c`` is (address of the channel, its team's entry).
 
-Messages of up to PGAS_LL_BYTES from one member to another go through staging, so that dest need not be ready before the call. Larger ones
-are written into dest.
+Messages of up to PGAS_LL_BYTES from one member to another (Strategy.staged) go through staging, so that dest need not be ready before the
+call. Larger ones are written into dest.
 """
 
 import functools
@@ -14,7 +14,7 @@ from typing import Any
 from pgas.kernels import operation, state, window
 from pgas.kernels.collectives.call import alone, by_strategy, dividing, entering, fitting, of_arrays, pair
 from pgas.kernels.collectives.strategy import Strategy
-from pgas.kernels.collectives.words import copy_words, first_of, in_batches, store_eight, store_word
+from pgas.kernels.collectives.words import copy_words, first_of, in_batches, store_four, store_word
 from pgas.kernels.compiler import address_of, constant, device, element_size, types, u32, u64
 from pgas.kernels.ops import operands
 from pgas.kernels.ops.team import after, member, rank_of, size_of
@@ -22,7 +22,7 @@ from pgas.kernels.refusals import kind_of, refuse
 from pgas.kernels.scope import BLOCK, Scope
 from pgas.kernels.typed import layout
 
-_0, _1, _7, _SHORT = constant(0), constant(1), constant(7), constant((1 << 32) - 1)
+_0, _1, _3, _4, _SHORT = constant(0), constant(1), constant(3), constant(4), constant((1 << 32) - 1)
 _DEST, _SOURCE = constant(operation.SYMMETRIC), constant(operation.LOCAL)
 _MISFIT, _NO_MULTIPLE, _IN_PLACE = constant(kind_of("misfit")), constant(kind_of("no multiple")), constant(kind_of("in place"))
 _NO_MEMBER, _OTHER_COUNT = constant(kind_of("no member")), constant(kind_of("other count"))
@@ -34,7 +34,7 @@ _NEGATIVE = constant(state.NEGATIVE)
 
 def _received(scope: Scope, unit: int, strategy: Strategy) -> Any:
     """Make ``receive(op, c, epoch, dest, step, nbytes)``: copy nbytes of each other member q from staging to dest + q * step."""
-    store, store_all, word, eight, first = store_word(unit), store_eight(unit), strategy.word(), strategy.eight(), first_of(scope)
+    store, store_all, word, four, first = store_word(unit), store_four(unit), strategy.word(), strategy.four(), first_of(scope)
     size, batches = scope.size, in_batches(scope)
 
     @device
@@ -44,9 +44,9 @@ def _received(scope: Scope, unit: int, strategy: Strategy) -> Any:
         for k in range(1, n):
             q = after(q, n)
             i, stride, to = first(k), u64(size()), dest + u64(q) * step
-            while batches and (i + _7 * stride) * layout.WORD + layout.WORD <= nbytes:
-                store_all(to + i * layout.WORD, stride * layout.WORD, eight(op, c, epoch, q, i, stride), nbytes - i * layout.WORD)
-                i += _7 * stride + stride
+            while batches and (i + _3 * stride) * layout.WORD + layout.WORD <= nbytes:
+                store_all(to + i * layout.WORD, stride * layout.WORD, four(op, c, epoch, q, i, stride), nbytes - i * layout.WORD)
+                i += _4 * stride
             while i * layout.WORD < nbytes:
                 store(to + i * layout.WORD, word(op, c, epoch, q, i), nbytes - i * layout.WORD)
                 i += stride
@@ -66,13 +66,13 @@ def _alltoall(scope: Scope, unit: int, *, same: bool) -> Callable[[Strategy], An
         begin, finish, gather = strategy.begin(scope), strategy.finish(scope), strategy.gather(scope)
         send, receive, own = strategy.send_each(scope, unit), _received(scope, unit, strategy), copy_words(scope, unit)
         send_same, fcollect_large = strategy.send_same(scope, unit), strategy.fcollect(scope, unit)
-        exchange_large = strategy.exchange(scope, unit, piece)
+        exchange_large, staged = strategy.exchange(scope, unit, piece), strategy.staged(scope)
 
         @device
         def perform(op, c, request):
             dest, source, nbytes, step = request
             epoch = begin(op, c)
-            if nbytes <= window.LL_BYTES:
+            if nbytes <= staged:
                 if same:
                     send_same(op, c, epoch, source, nbytes)
                 else:

@@ -16,12 +16,12 @@ from pgas.kernels.codes import Comparison
 from pgas.kernels.collectives import channel
 from pgas.kernels.collectives.channel import POLLS_MASK, given_up, half_of, row_of, wait_flag
 from pgas.kernels.collectives.operators import Combine
-from pgas.kernels.collectives.words import first_of, in_batches, load_eight, load_item, load_word, store_item
+from pgas.kernels.collectives.words import first_of, in_batches, load_four, load_item, load_word, store_item
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.team import after, member, rank_of, size_of, wrapped
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy, flag
-from pgas.kernels.scope import WARP, Scope
+from pgas.kernels.scope import BLOCK, THREAD, WARP, Scope
 from pgas.kernels.typed import layout
 from pgas.kernels.window import remote
 
@@ -29,7 +29,7 @@ _LINE, _WARP = constant(16), constant(32)
 _EQ = constant(Comparison.EQ)
 #: Minimum number of bytes of a broadcast of which each member loads a slice; below it, their further flight takes longer than it saves.
 _RELAYED = constant(1 << 20)
-_0, _1, _2, _3, _4, _5, _6, _7, _BELOW_LINE, _32 = (constant(c) for c in (0, 1, 2, 3, 4, 5, 6, 7, 15, 32))
+_0, _1, _2, _3, _4, _BELOW_LINE, _32 = (constant(c) for c in (0, 1, 2, 3, 4, 15, 32))
 
 
 @functools.cache
@@ -97,6 +97,16 @@ def barrier(scope: Scope, *, completes: bool) -> Any:
 # Lines --------------------------------------------------------------------------------------------------------------------------
 
 
+#: Maximum number of bytes that a thread sends to a member as lines. Each word takes two loads and two stores, so that one thread moves more
+#: bytes in less time between operands, flags included.
+_BY_A_THREAD = constant(128)
+
+
+def staged(scope: Scope) -> Any:
+    """Strategy.staged()."""
+    return min(window.LL_BYTES, _BY_A_THREAD) if scope is THREAD else window.LL_BYTES
+
+
 @device
 def line_at(c, epoch, q):
     """Return the address of the first line of member q in this PE's staging."""
@@ -106,7 +116,7 @@ def line_at(c, epoch, q):
 @functools.cache
 def send_same(scope: Scope, unit: int) -> Any:
     """Strategy.send_same()."""
-    load, eight, batches, rank, size = load_word(unit), load_eight(unit), in_batches(scope), scope.rank, scope.size
+    load, four, batches, rank, size = load_word(unit), load_four(unit), in_batches(scope), scope.rank, scope.size
 
     @device
     def send(op, c, epoch, source, nbytes):
@@ -114,13 +124,13 @@ def send_same(scope: Scope, unit: int) -> Any:
         n, me = size_of(entry), rank_of(entry)
         to = line_at(c, epoch, me)
         i, step = u64(rank()), u64(size())
-        while batches and (i + _7 * step) * layout.WORD + layout.WORD <= nbytes:
-            words = eight(source + i * layout.WORD, step * layout.WORD, nbytes - i * layout.WORD)
+        while batches and (i + _3 * step) * layout.WORD + layout.WORD <= nbytes:
+            words = four(source + i * layout.WORD, step * layout.WORD, nbytes - i * layout.WORD)
             q = me
             for _ in range(n - 1):
                 q = after(q, n)
                 _store_lines(remote(to, member(entry, q)) + i * _LINE, step * _LINE, words, u32(epoch))
-            i += _7 * step + step
+            i += _4 * step
         while i * layout.WORD < nbytes:
             word = load(source + i * layout.WORD, nbytes - i * layout.WORD)
             q = me
@@ -135,7 +145,7 @@ def send_same(scope: Scope, unit: int) -> Any:
 @functools.cache
 def send_each(scope: Scope, unit: int) -> Any:
     """Strategy.send_each()."""
-    load, eight, batches, first, size = load_word(unit), load_eight(unit), in_batches(scope), first_of(scope), scope.size
+    load, four, batches, first, size = load_word(unit), load_four(unit), in_batches(scope), first_of(scope), scope.size
 
     @device
     def send(op, c, epoch, source, step, nbytes):
@@ -147,10 +157,10 @@ def send_each(scope: Scope, unit: int) -> Any:
             q = after(q, n)
             there, here = remote(to, member(entry, q)), source + u64(q) * step
             i, stride = first(k), u64(size())
-            while batches and (i + _7 * stride) * layout.WORD + layout.WORD <= nbytes:
-                words = eight(here + i * layout.WORD, stride * layout.WORD, nbytes - i * layout.WORD)
+            while batches and (i + _3 * stride) * layout.WORD + layout.WORD <= nbytes:
+                words = four(here + i * layout.WORD, stride * layout.WORD, nbytes - i * layout.WORD)
                 _store_lines(there + i * _LINE, stride * _LINE, words, u32(epoch))
-                i += _7 * stride + stride
+                i += _4 * stride
             while i * layout.WORD < nbytes:
                 ptx.st_line(there + i * _LINE, load(here + i * layout.WORD, nbytes - i * layout.WORD), u32(epoch))
                 i += stride
@@ -160,15 +170,11 @@ def send_each(scope: Scope, unit: int) -> Any:
 
 @device
 def _store_lines(to, step, words, epoch):
-    """Store eight words as lines at to, to + step, ..."""
+    """Store four words as lines at to, to + step, ..."""
     ptx.st_line(to, words[0], epoch)
     ptx.st_line(to + step, words[1], epoch)
     ptx.st_line(to + _2 * step, words[2], epoch)
     ptx.st_line(to + _3 * step, words[3], epoch)
-    ptx.st_line(to + _4 * step, words[4], epoch)
-    ptx.st_line(to + _5 * step, words[5], epoch)
-    ptx.st_line(to + _6 * step, words[6], epoch)
-    ptx.st_line(to + _7 * step, words[7], epoch)
 
 
 @functools.cache
@@ -259,24 +265,21 @@ def _four_lines(at, step, epoch):
 
 
 @functools.cache
-def eight() -> Any:
-    """Strategy.eight(): all lines are in flight at a time."""
+def four() -> Any:
+    """Strategy.four(): all lines are in flight at a time."""
 
     @device
-    def eight(op, c, epoch, q, i, step):
+    def four(op, c, epoch, q, i, step):
         at, s = line_at(c, epoch, q) + i * _LINE, step * _LINE
-        there, x = _four_lines(at, s, epoch)
-        also, y = _four_lines(at + _4 * s, s, epoch)
-        if not (there and also):
-            k = _0
-            while k <= _7:
-                await_line(op, at + k * s, epoch)
-                k += _1
-            _, x = _four_lines(at, s, epoch)
-            _, y = _four_lines(at + _4 * s, s, epoch)
-        return x[0], x[1], x[2], x[3], y[0], y[1], y[2], y[3]
+        there, words = _four_lines(at, s, epoch)
+        end = at + _4 * s
+        while not there and at < end:
+            await_line(op, at, epoch)
+            at += s
+            there, words = _four_lines(end - _4 * s, s, epoch)
+        return words
 
-    return eight
+    return four
 
 
 @functools.cache
@@ -424,18 +427,19 @@ def _of_pairs(combine: Combine) -> tuple[Any, Any, Any]:
     return begin, more, end
 
 
-def _of_members(load: Any, begin: Any, more: Any) -> Any:
+def _of_members(load: Any, none: Any, begin: Any, more: Any) -> Any:
     """Make ``total(entry, source, step)``: combine what all members have at source, in their order.
 
-    ``load(at, step)`` loads a member's words, ``begin(words)`` and ``more(acc, words)`` combine them. The words of up to four members are
-    in flight at a time, because a load from a peer takes more than a microsecond.
+    ``load(at, step)`` loads a member's words, ``none()`` returns words without a load, and ``begin(words)`` and ``more(acc, words)``
+    combine them. The words of up to four members are in flight at a time, because a load from a peer takes a microsecond. Words that are
+    not loaded must come from ``none()``: a copy of loaded ones would wait for them before the next load.
     """
 
     @device
     def total(entry, source, step):
         n = size_of(entry)
         w = load(remote(source, member(entry, u32(0))), step)
-        x = y = z = w
+        x, y, z = none(), none(), none()
         if n > 1:
             x = load(remote(source, member(entry, u32(1))), step)
         if n > 2:
@@ -472,8 +476,11 @@ def _of_members(load: Any, begin: Any, more: Any) -> Any:
 
 
 @functools.cache
-def _reduce_run(combine: Combine) -> Any:
-    """Make ``run(entry, source, dest, at, end, step, everywhere)``: combine pairs at byte offsets at, at + step, ..., below end."""
+def _reduce_run(scope: Scope, combine: Combine) -> Any:
+    """Make ``run(entry, source, dest, at, end, step, everywhere)``: combine pairs at byte offsets at, at + step, ..., below end.
+
+    A thread has two pairs of each of four members in flight; in a warp or alone, four, because fewer threads share the latency.
+    """
     first, add, last = _of_pairs(combine)
 
     @device
@@ -489,10 +496,18 @@ def _reduce_run(combine: Combine) -> Any:
         return add(acc, words[0], words[1])
 
     @device
+    def none_of_one():
+        return _0, _0
+
+    @device
     def load_two(at, step):
         a0, a1 = ptx.ld_relaxed_sys_pair(at)
         b0, b1 = ptx.ld_relaxed_sys_pair(at + step)
         return a0, a1, b0, b1
+
+    @device
+    def none_of_two():
+        return _0, _0, _0, _0
 
     @device
     def begin_two(words):
@@ -502,10 +517,35 @@ def _reduce_run(combine: Combine) -> Any:
     def more_of_two(acc, words):
         return add(acc[0], words[0], words[1]), add(acc[1], words[2], words[3])
 
-    one, two = _of_members(load_one, begin_one, more_of_one), _of_members(load_two, begin_two, more_of_two)
+    @device
+    def load_four(at, step):
+        return load_two(at, step), load_two(at + _2 * step, step)
+
+    @device
+    def none_of_four():
+        return none_of_two(), none_of_two()
+
+    @device
+    def begin_four(words):
+        return begin_two(words[0]), begin_two(words[1])
+
+    @device
+    def more_of_four(acc, words):
+        return more_of_two(acc[0], words[0]), more_of_two(acc[1], words[1])
+
+    one = _of_members(load_one, none_of_one, begin_one, more_of_one)
+    two = _of_members(load_two, none_of_two, begin_two, more_of_two)
+    four, fours = _of_members(load_four, none_of_four, begin_four, more_of_four), scope is not BLOCK
 
     @device
     def run(entry, source, dest, at, end, step, everywhere):
+        while fours and at + _3 * step < end:
+            acc = four(entry, source + at, step)
+            store_pair(entry, dest + at, last(acc[0][0]), everywhere)
+            store_pair(entry, dest + at + step, last(acc[0][1]), everywhere)
+            store_pair(entry, dest + at + _2 * step, last(acc[1][0]), everywhere)
+            store_pair(entry, dest + at + _3 * step, last(acc[1][1]), everywhere)
+            at += _4 * step
         while at + step < end:
             acc = two(entry, source + at, step)
             store_pair(entry, dest + at, last(acc[0]), everywhere)
@@ -559,7 +599,7 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
     dest may be source, because no other member reads this slice of it.
     """
     arrive, done, rank, size, sync = _sync_flags(scope, layout.ARRIVED), _sync_flags(scope, layout.DONE), scope.rank, scope.size, scope.sync
-    pairs, items, item = _reduce_run(combine), _reduce_items(unit, combine), constant(combine.words * layout.WORD)
+    pairs, items, item = _reduce_run(scope, combine), _reduce_items(unit, combine), constant(combine.words * layout.WORD)
 
     @device
     def reduce(op, c, epoch, dest, source, nbytes):
@@ -585,7 +625,7 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
 def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
     """Strategy.reducescatter()."""
     arrive, done, rank, size, sync = _sync_flags(scope, layout.ARRIVED), _sync_flags(scope, layout.DONE), scope.rank, scope.size, scope.sync
-    pairs, items, item = _reduce_run(combine), _reduce_items(unit, combine), constant(combine.words * layout.WORD)
+    pairs, items, item = _reduce_run(scope, combine), _reduce_items(unit, combine), constant(combine.words * layout.WORD)
 
     @device
     def reducescatter(op, c, epoch, dest, source, step, nbytes):

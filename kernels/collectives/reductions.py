@@ -34,16 +34,17 @@ def _reduce(scope: Scope, unit: int, combine: Combine) -> Callable[[Strategy], A
     def make(strategy: Strategy) -> Any:
         begin, finish, gather, send = strategy.begin(scope), strategy.finish(scope), strategy.gather(scope), strategy.send_same(scope, unit)
         add_up, of_large, release = (
-            combined(scope, unit, combine, strategy.word(), strategy.eight()),
+            combined(scope, unit, combine, strategy.word(), strategy.four()),
             strategy.reduce(scope, unit, combine),
             strategy.release(scope),
         )
+        staged = strategy.staged(scope)
 
         @device
         def perform(op, c, request):
             dest, source, nbytes, _whole = request
             epoch = begin(op, c)
-            if nbytes <= window.LL_BYTES:
+            if nbytes <= staged:
                 send(op, c, epoch, source, nbytes)
                 gather(op, c, epoch)
                 if dest == source:
@@ -63,13 +64,14 @@ def _reducescatter(scope: Scope, unit: int, combine: Combine) -> Callable[[Strat
 
     def make(strategy: Strategy) -> Any:
         begin, finish, gather, send = strategy.begin(scope), strategy.finish(scope), strategy.gather(scope), strategy.send_each(scope, unit)
-        add_up, of_large = combined(scope, unit, combine, strategy.word(), strategy.eight()), strategy.reducescatter(scope, unit, combine)
+        add_up, of_large = combined(scope, unit, combine, strategy.word(), strategy.four()), strategy.reducescatter(scope, unit, combine)
+        staged = strategy.staged(scope)
 
         @device
         def perform(op, c, request):
             dest, source, nbytes, step = request
             epoch = begin(op, c)
-            if nbytes <= window.LL_BYTES:
+            if nbytes <= staged:
                 send(op, c, epoch, source, step, nbytes)
                 gather(op, c, epoch)
                 add_up(op, c, epoch, dest, source + u64(rank_of(c[1])) * step, nbytes, size_of(c[1]))
@@ -90,7 +92,7 @@ def _scan(scope: Scope, unit: int, combine: Combine, identity: int | None) -> Ca
         begin, finish = strategy.begin(scope), strategy.finish(scope, one_sided=True)  # no member waits for later members
         gather, send, release = strategy.gather(scope), strategy.send_same(scope, unit), strategy.release(scope)
         add_up, store, rank, size, sync = (
-            combined(scope, unit, combine, strategy.word(), strategy.eight()),
+            combined(scope, unit, combine, strategy.word(), strategy.four()),
             store_word(unit),
             scope.rank,
             scope.size,

@@ -27,7 +27,10 @@ class Strategy(Protocol):
     def barrier(self, scope: Scope, *, completes: bool) -> Any:
         """Make ``barrier(op, c, epoch)``: wait until all members have arrived. completes: then their earlier operations are complete."""
 
-    # Through staging, up to window.LL_BYTES per pair. Every member sends and receives.
+    # Through staging. Every member sends and receives.
+
+    def staged(self, scope: Scope) -> Any:
+        """Return the maximum number of bytes that go through staging from one member to another; window.LL_BYTES or less."""
 
     def send_same(self, scope: Scope, unit: int) -> Any:
         """Make ``send(op, c, epoch, source, nbytes)``: send the same to every other member."""
@@ -50,8 +53,8 @@ class Strategy(Protocol):
     def word(self) -> Any:
         """Make ``word(op, c, epoch, q, i)``: return word i of member q's data."""
 
-    def eight(self) -> Any:
-        """Make ``eight(op, c, epoch, q, i, step)``: return words i, i + step, ..., i + 7 * step of member q's data."""
+    def four(self) -> Any:
+        """Make ``four(op, c, epoch, q, i, step)``: return words i, i + step, i + 2 * step, i + 3 * step of member q's data."""
 
     # Between operands.
 

@@ -14,15 +14,15 @@ __all__ = [
     "copy_words",
     "first_of",
     "in_batches",
-    "load_eight",
+    "load_four",
     "load_item",
     "load_word",
-    "store_eight",
+    "store_four",
     "store_item",
     "store_word",
 ]
 
-_0, _1, _2, _3, _4, _5, _6, _7, _8, _WORD = (constant(c) for c in (0, 1, 2, 3, 4, 5, 6, 7, 8, layout.WORD))
+_0, _1, _2, _3, _4, _7, _8, _WORD = (constant(c) for c in (0, 1, 2, 3, 4, 7, 8, layout.WORD))
 
 
 def _whole(read: Any) -> Any:
@@ -87,31 +87,29 @@ def store_word(unit: int) -> Any:
 
 
 def in_batches(scope: Scope) -> bool:
-    """Whether each thread of a scope moves eight words at a time; a block has enough threads, which would take more registers."""
+    """Whether each thread of a scope moves four words at a time; a block has enough threads, which would take more registers."""
     return scope.suffix != "_block"
 
 
 @functools.cache
-def load_eight(unit: int) -> Any:
+def load_four(unit: int) -> Any:
     """Make ``load(addr, step, left)``: load the words at addr, addr + step, ..., of which ``left`` or more bytes belong to the operand.
 
-    Eight loads are in flight at a time.
+    All are in flight at a time.
     """
     load_one = load_word(unit)
 
     @device
     def load(addr, step, left):
         a, b = load_one(addr, left), load_one(addr + step, left)
-        c, d = load_one(addr + _2 * step, left), load_one(addr + _3 * step, left)
-        e, f = load_one(addr + _4 * step, left), load_one(addr + _5 * step, left)
-        return a, b, c, d, e, f, load_one(addr + _6 * step, left), load_one(addr + _7 * step, left)
+        return a, b, load_one(addr + _2 * step, left), load_one(addr + _3 * step, left)
 
     return load
 
 
 @functools.cache
-def store_eight(unit: int) -> Any:
-    """Make ``store(addr, step, words, left)``: store eight words; for the arguments, see load_eight()."""
+def store_four(unit: int) -> Any:
+    """Make ``store(addr, step, words, left)``: store four words; for the arguments, see load_four()."""
     store_one = store_word(unit)
 
     @device
@@ -120,10 +118,6 @@ def store_eight(unit: int) -> Any:
         store_one(addr + step, words[1], left)
         store_one(addr + _2 * step, words[2], left)
         store_one(addr + _3 * step, words[3], left)
-        store_one(addr + _4 * step, words[4], left)
-        store_one(addr + _5 * step, words[5], left)
-        store_one(addr + _6 * step, words[6], left)
-        store_one(addr + _7 * step, words[7], left)
 
     return store
 
@@ -195,14 +189,14 @@ def copy_words(scope: Scope, unit: int) -> Any:
 
 
 @functools.cache
-def combined(scope: Scope, unit: int, combine: Combine, word: Any, eight: Any) -> Any:
+def combined(scope: Scope, unit: int, combine: Combine, word: Any, four: Any) -> Any:
     """Make ``combined(op, c, epoch, dest, own, nbytes, members)``: combine the data of members 0 to members - 1, in their order.
 
-    word, eight: word() and eight() of the strategy, or similar functions to which epoch is passed. own: this member's own data.
+    word, four: word() and four() of the strategy, or similar functions to which epoch is passed. own: this member's own data.
     """
     words, load, store = combine.words, load_item(unit, combine.words), store_item(unit, combine.words)
     first, add, last, rank, size = combine.first, combine.add, combine.last, scope.rank, scope.size
-    each, load_all, store_all, batches = constant(words), load_eight(unit), store_eight(unit), words == 1 and in_batches(scope)
+    each, load_all, store_all, batches = constant(words), load_four(unit), store_four(unit), words == 1 and in_batches(scope)
 
     @device
     def of(op, c, epoch, q, i, own, nbytes):
@@ -211,27 +205,22 @@ def combined(scope: Scope, unit: int, combine: Combine, word: Any, eight: Any) -
         return word(op, c, epoch, q, i), word(op, c, epoch, q, i + _1) if words == 2 else _0
 
     @device
-    def eight_of(op, c, epoch, q, i, step, own):
+    def four_of(op, c, epoch, q, i, step, own):
         if q == rank_of(c[1]):
             return load_all(own + i * _8, step * _8, _8)
-        return eight(op, c, epoch, q, i, step)
+        return four(op, c, epoch, q, i, step)
 
     @device
     def batched(op, c, epoch, dest, own, nbytes, members, i, step):
-        while (i + _7 * step) * _WORD + _WORD <= nbytes:
-            w = eight_of(op, c, epoch, u32(0), i, step, own)
+        while (i + _3 * step) * _WORD + _WORD <= nbytes:
+            w = four_of(op, c, epoch, u32(0), i, step, own)
             x = first(w[0], _0), first(w[1], _0), first(w[2], _0), first(w[3], _0)
-            y = first(w[4], _0), first(w[5], _0), first(w[6], _0), first(w[7], _0)
             for q in range(1, members):
-                w = eight_of(op, c, epoch, u32(q), i, step, own)
+                w = four_of(op, c, epoch, u32(q), i, step, own)
                 x = add(x[0], w[0], _0), add(x[1], w[1], _0), add(x[2], w[2], _0), add(x[3], w[3], _0)
-                y = add(y[0], w[4], _0), add(y[1], w[5], _0), add(y[2], w[6], _0), add(y[3], w[7], _0)
-            sums = (
-                last(x[0])[0], last(x[1])[0], last(x[2])[0], last(x[3])[0],
-                last(y[0])[0], last(y[1])[0], last(y[2])[0], last(y[3])[0],
-            )  # fmt: skip
+            sums = last(x[0])[0], last(x[1])[0], last(x[2])[0], last(x[3])[0]
             store_all(dest + i * _8, step * _8, sums, _8)
-            i += _7 * step + step
+            i += _4 * step
         return i
 
     @device

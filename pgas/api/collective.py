@@ -16,7 +16,8 @@ says that they may be the same.
 **Before the call,** dest must be free to be overwritten on every member: a member that is ahead may write to this member's dest before this
 member calls. Therefore, call team_sync() between the last read of dest and the next collective that writes it, or alternate between two
 arrays. Messages of up to PGAS_LL_BYTES from one member to another need neither, because they go through memory of the team, and only this
-member's own call writes its dest. This does not apply to alltoallv and collect, which always write to dest directly.
+member's own call writes its dest. In calls by one thread, except of broadcast and scans, this applies to messages of up to 128 bytes only.
+It does not apply to alltoallv and collect, which always write to dest directly.
 
 **On return,** dest is complete on this member, all threads that called may read it, and source may be reused. A collective is neither a
 barrier nor a quiet: other members may not have returned, or even called, yet, and puts issued before the call may still be in flight.
@@ -134,7 +135,8 @@ def alltoall(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, str
 
     With n members, source and dest have n parts of ``source.size // n`` elements each, in member order (OpenSHMEM 1.5: shmem_alltoall). All
     members must call it, in the same order on a channel, in kernels that run at the same time: use pgas.launch(). Before that, dest must be
-    free to be overwritten on all members, unless messages have at most PGAS_LL_BYTES: then only this member's own call writes its dest.
+    free to be overwritten on all members, unless messages have at most PGAS_LL_BYTES (128 bytes in calls by one thread): then only this
+    member's own call writes its dest.
 
     Completion:
         on return: dest is complete on this member; source may be reused.
@@ -271,7 +273,7 @@ def fcollect(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, str
 
     All sources must have the same size; for different sizes use collect(). All members must call it, in the same order on a channel, in
     kernels that run at the same time: use pgas.launch(). Before that, dest must be free to be overwritten on all members, unless messages
-    have at most PGAS_LL_BYTES: then only this member's own call writes its dest.
+    have at most PGAS_LL_BYTES (128 bytes in calls by one thread): then only this member's own call writes its dest.
 
     Completion:
         on return: dest is complete on this member; source may be reused.

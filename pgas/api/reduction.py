@@ -46,7 +46,8 @@ def reduce(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0,
     The result is bitwise identical on all members. Elements are combined in member order; for more than 2 * PGAS_LL_BYTES per member
     through a NIC, that order is rotated. float16 and bfloat16 are accumulated in float32 and rounded once; integers wrap. All members must
     call it, in the same order on a channel, in kernels that run at the same time: use pgas.launch(). Before that, dest must be free to be
-    overwritten on all members, unless messages have at most PGAS_LL_BYTES: then only this member's own call writes its dest.
+    overwritten on all members, unless messages have at most PGAS_LL_BYTES (128 bytes in calls by one thread): then only this member's own
+    call writes its dest.
 
     Completion:
         on return: dest is complete on this member; source may be reused.
@@ -89,7 +90,7 @@ def reducescatter(team: Integer, dest: Any, source: Any, op: Any, channel: Integ
     Elements are combined in member order; for more than 2 * PGAS_LL_BYTES per member through a NIC, that order is rotated. float16 and
     bfloat16 are accumulated in float32 and rounded once; integers wrap. All members must call it, in the same order on a channel, in
     kernels that run at the same time: use pgas.launch(). Before that, dest must be free to be overwritten on all members, unless messages
-    have at most PGAS_LL_BYTES: then only this member's own call writes its dest.
+    have at most PGAS_LL_BYTES (128 bytes in calls by one thread): then only this member's own call writes its dest.
 
     Completion:
         on return: dest is complete on this member; source may be reused.
@@ -218,8 +219,8 @@ def maxloc(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, strea
     A row of source is a pair (value, location). Every member's dest gets, for each row, the pair with the largest value; of equal values,
     the one with the smallest location. NaN takes precedence over every number. The program defines what a location means; often it is the
     number of the member. All members must call it, in the same order on a channel, in kernels that run at the same time: use pgas.launch().
-    Before that, dest must be free to be overwritten on all members, unless messages have at most PGAS_LL_BYTES: then only this member's own
-    call writes its dest.
+    Before that, dest must be free to be overwritten on all members, unless messages have at most PGAS_LL_BYTES (128 bytes in calls by one
+    thread): then only this member's own call writes its dest.
 
     Completion:
         on return: dest is complete on this member; source may be reused.
@@ -259,8 +260,8 @@ def minloc(team: Integer, dest: Any, source: Any, channel: Integer = 0, *, strea
     A row of source is a pair (value, location). Every member's dest gets, for each row, the pair with the smallest value; of equal values,
     the one with the smallest location. NaN takes precedence over every number. The program defines what a location means; often it is the
     number of the member. All members must call it, in the same order on a channel, in kernels that run at the same time: use pgas.launch().
-    Before that, dest must be free to be overwritten on all members, unless messages have at most PGAS_LL_BYTES: then only this member's own
-    call writes its dest.
+    Before that, dest must be free to be overwritten on all members, unless messages have at most PGAS_LL_BYTES (128 bytes in calls by one
+    thread): then only this member's own call writes its dest.
 
     Completion:
         on return: dest is complete on this member; source may be reused.
