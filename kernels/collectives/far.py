@@ -22,7 +22,7 @@ from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.team import member, per_machine, rank_of, size_of, wrapped
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy
-from pgas.kernels.scope import WARP, Scope
+from pgas.kernels.scope import Scope
 from pgas.kernels.typed import layout
 
 #: Maximum team size for synchronizing in one round. Larger teams need log2(n) rounds (dissemination; Hensgen, Finkel, Manber 1988).
@@ -267,7 +267,7 @@ def four() -> Any:
 
 def exchange(scope: Scope, unit: int, piece: Any) -> Any:
     """Strategy.exchange()."""
-    scatter, move, rank, size = posted.scatter(scope, unit, layout.DONE, piece), copy(unit, warp=scope is WARP), scope.rank, scope.size
+    scatter, move, rank, size = posted.scatter(scope, unit, layout.DONE, piece), copy(unit, scope), scope.rank, scope.size
     await_all = channel.wait_flags(scope, wait_far())
 
     @device

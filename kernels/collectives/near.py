@@ -21,7 +21,7 @@ from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.team import after, member, rank_of, size_of, wrapped
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy, flag
-from pgas.kernels.scope import BLOCK, THREAD, WARP, Scope
+from pgas.kernels.scope import BLOCK, THREAD, Scope
 from pgas.kernels.typed import layout
 from pgas.kernels.window import remote
 
@@ -298,7 +298,7 @@ def word() -> Any:
 
 def exchange(scope: Scope, unit: int, piece: Any) -> Any:
     """Strategy.exchange()."""
-    move, done, rank, size, sync = copy(unit, warp=scope is WARP), _sync_flags(scope, layout.DONE), scope.rank, scope.size, scope.sync
+    move, done, rank, size, sync = copy(unit, scope), _sync_flags(scope, layout.DONE), scope.rank, scope.size, scope.sync
 
     @device
     def exchange(op, c, epoch, request):
@@ -337,7 +337,7 @@ def broadcast(scope: Scope, unit: int) -> Any:
     Each of n members would load all of a large message, which the root's links limit. There each of the n - 1 others loads one slice and
     stores it into the dests of all of them, so that each byte leaves the root once.
     """
-    pull, rank, size, sync = copy(unit, get=True, warp=scope is WARP), scope.rank, scope.size, scope.sync
+    pull, rank, size, sync = copy(unit, scope, get=True), scope.rank, scope.size, scope.sync
     announce, await_all, done = channel.write_flags(scope, flag), channel.wait_flags(scope), _sync_flags(scope, layout.DONE)
 
     @device

@@ -26,7 +26,7 @@ from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.team import member, per_machine, rank_of, size_of
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy, flag
-from pgas.kernels.scope import WARP, Scope
+from pgas.kernels.scope import Scope
 from pgas.kernels.typed import layout
 from pgas.kernels.window import remote
 
@@ -90,7 +90,7 @@ def _await(scope: Scope) -> Any:
 @functools.cache
 def _store_near(scope: Scope, unit: int) -> Any:
     """Make ``store(entry, to, source, nbytes)``: copy to the same address on the others of this node."""
-    move, rank, size = copy(unit, warp=scope is WARP), scope.rank, scope.size
+    move, rank, size = copy(unit, scope), scope.rank, scope.size
 
     @device
     def store(entry, to, source, nbytes):
@@ -109,7 +109,7 @@ def _store_near(scope: Scope, unit: int) -> Any:
 @functools.cache
 def broadcast(scope: Scope, unit: int) -> Any:
     """Strategy.broadcast(): members with the root's number forward chunks along a chain of nodes; others load from them."""
-    put, pull, move = posted.put(unit), copy(unit, get=True, warp=scope is WARP), copy(unit, warp=scope is WARP)
+    put, pull, move = posted.put(unit), copy(unit, scope, get=True), copy(unit, scope)
     notify, await_near, rank, size, sync = _notify(scope), _await(scope), scope.rank, scope.size, scope.sync
     await_far = wait_far()
 
@@ -153,7 +153,7 @@ def broadcast(scope: Scope, unit: int) -> Any:
 @functools.cache
 def fcollect(scope: Scope, unit: int) -> Any:
     """Strategy.fcollect(): send to the members with this number on other nodes; store their data and this member's on this node."""
-    put, store, move = posted.put(unit), _store_near(scope, unit), copy(unit, warp=scope is WARP)
+    put, store, move = posted.put(unit), _store_near(scope, unit), copy(unit, scope)
     notify, await_near, rank, size, sync = _notify(scope), _await(scope), scope.rank, scope.size, scope.sync
     await_far = wait_far()
 

@@ -13,7 +13,7 @@ from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.team import member, rank_of, size_of, wrapped
 from pgas.kernels.paths import transport
 from pgas.kernels.paths.p2p import copy, flag
-from pgas.kernels.scope import THREAD, WARP, Scope
+from pgas.kernels.scope import THREAD, Scope
 from pgas.kernels.window import remote
 
 __all__ = ["CHUNK_BYTES", "PIECE_BYTES", "part_of", "put", "scatter", "whole"]
@@ -47,7 +47,7 @@ def scatter(scope: Scope, unit: int, word: int, piece: Any) -> Any:
     ``piece(c, q, request)``: see Strategy.exchange().
     """
     post, rank, size, sync, _word, two = put(unit), scope.rank, scope.size, scope.sync, constant(word), transport.two_paths()
-    move, notify = copy(unit, warp=scope is WARP), flag
+    move, notify = copy(unit, scope), flag
 
     @device
     def by_nic(c, epoch, request):

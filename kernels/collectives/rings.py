@@ -13,7 +13,7 @@ from pgas.kernels.collectives.words import load_item, store_item
 from pgas.kernels.compiler import constant, device, u32, u64
 from pgas.kernels.ops.team import member, rank_of, size_of, wrapped
 from pgas.kernels.paths.p2p import copy
-from pgas.kernels.scope import WARP, Scope
+from pgas.kernels.scope import Scope
 from pgas.kernels.typed import layout
 
 __all__ = ["broadcast", "broadcast_from_root", "reduce"]
@@ -25,7 +25,7 @@ _0, _1, _BELOW_PAIR, _PAIR, _PIECE = constant(0), constant(1), constant(15), con
 @functools.cache
 def broadcast_from_root(scope: Scope, unit: int) -> Any:
     """Strategy.broadcast() in a job with two transports: the root sends to all members."""
-    scatter, move = posted.scatter(scope, unit, layout.DONE, posted.whole), copy(unit, warp=scope is WARP)
+    scatter, move = posted.scatter(scope, unit, layout.DONE, posted.whole), copy(unit, scope)
     rank, size, sync, await_far = scope.rank, scope.size, scope.sync, wait_far()
 
     @device
@@ -44,7 +44,7 @@ def broadcast_from_root(scope: Scope, unit: int) -> Any:
 @functools.cache
 def broadcast(scope: Scope, unit: int) -> Any:
     """Strategy.broadcast(): a single chunk along a binomial tree, several along a chain."""
-    put, move, rank, size = posted.put(unit), copy(unit, warp=scope is WARP), scope.rank, scope.size
+    put, move, rank, size = posted.put(unit), copy(unit, scope), scope.rank, scope.size
     await_far = wait_far()
 
     @device

@@ -9,22 +9,21 @@ from typing import Any
 from pgas.kernels.codes import Update
 from pgas.kernels.combine import combine
 from pgas.kernels.compiler import constant, device, element_size, element_words, ptx, types, u64
-from pgas.kernels.scope import WARP, Scope
+from pgas.kernels.scope import Scope
 from pgas.kernels.window import remote
 
 __all__ = ["atomic", "fence", "flag", "flush", "g", "get", "p", "put", "put_signal", "quiet", "quiet_pe", "settle", "signal", "strided"]
 
 
 @functools.cache
-def copy(unit: int, *, get: bool = False, warp: bool = False) -> Any:
+def copy(unit: int, scope: Scope, *, get: bool = False) -> Any:
     """Make ``copy(dst, src, nbytes, first, step, deferred)``, where thread ``first`` of ``step`` copies its part; all u64.
 
     Both addresses and nbytes are multiples of ``unit``, a power of two up to 16 that follows from the dtype. If the addresses agree modulo
     16, accesses are 16 bytes wide, except for a head up to the first boundary and a tail. Otherwise they are ``unit`` bytes wide, or 4
-    bytes if the addresses of smaller elements agree modulo 4. warp: only one warp copies.
+    bytes if the addresses of smaller elements agree modulo 4.
     """
-    puts, gets = (ptx.put_run_of_warp, ptx.get_run_of_warp) if warp else (ptx.put_run, ptx.get_run)
-    runs = gets if get else puts
+    runs = (ptx.get_run if get else ptx.put_run)[scope.suffix]
     if unit == 16:
         return _plain(16, runs)
     return _prefer(16, unit, runs, _plain(unit, runs) if unit >= 4 else _prefer(4, unit, runs, _plain(unit, runs)))
@@ -84,7 +83,7 @@ def copy_apart(itemsize: int, unit: int, *, get: bool = False) -> Any:
 
 def put(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
     """Make ``put(to, source, nbytes, pe, qp)``, called by all threads of the scope."""
-    move, rank, size, sync = copy(unit, warp=scope is WARP), scope.rank, scope.size, scope.sync
+    move, rank, size, sync = copy(unit, scope), scope.rank, scope.size, scope.sync
 
     @device
     def put(to, source, nbytes, pe, qp):
@@ -97,7 +96,7 @@ def put(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
 
 def get(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
     """Make ``get(dest, origin, nbytes, pe, qp)``, called by all threads of the scope."""
-    move, rank, size, sync = copy(unit, get=True, warp=scope is WARP), scope.rank, scope.size, scope.sync
+    move, rank, size, sync = copy(unit, scope, get=True), scope.rank, scope.size, scope.sync
 
     @device
     def get(dest, origin, nbytes, pe, qp):
@@ -128,7 +127,7 @@ def strided(name: str, scope: Scope, itemsize: int, unit: int, *, get: bool) -> 
 
 def put_signal(name: str, scope: Scope, unit: int, *, nbi: bool) -> Any:
     """Make ``put_signal(to, source, nbytes, word, value, add, pe)``, called by all threads of the scope."""
-    move, rank, size, sync = copy(unit, warp=scope is WARP), scope.rank, scope.size, scope.sync
+    move, rank, size, sync = copy(unit, scope), scope.rank, scope.size, scope.sync
 
     @device
     def put_signal(to, source, nbytes, word, value, add, pe):

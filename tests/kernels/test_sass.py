@@ -367,7 +367,7 @@ def test_size_has_not_grown(function, most, found):
         ("put_nbi_block", 40),
         ("get_block", 40),
         ("put_signal_block", 40),
-        ("put", 40),
+        ("put", 48),
         ("put_warp", 48),
         ("get_warp", 48),
     ],
@@ -389,6 +389,11 @@ def in_flight(listing):
             count, loaded = count + 1, loaded | set(range(registers[0], registers[0] + 4))
         most = max(most, count)
     return most
+
+
+@pytest.mark.parametrize(("function", "least"), [("put", 10), ("get", 10), ("put_warp", 8), ("put_block", 4)])
+def test_loads_of_a_copy_are_in_flight_together(function, least, found):
+    assert in_flight(found["kernels"][function]) >= least
 
 
 @pytest.mark.parametrize(("function", "least"), [("reduce_block", 8), ("reducescatter", 16)])
