@@ -78,6 +78,10 @@ _0, _WAITERS = constant(0), constant(layout.WAITERS + layout.WAITER_STATE)
 _SEAT_MASK, _WAITER_SHIFT = int(layout.N_WAITERS) - 1, int(layout.WAITER_SIZE).bit_length() - 1
 
 
+#: Mask of the poll count of waits: to keep polling fast, the clock and the poison word are read only once every 64 polls.
+POLLS_MASK = 63
+
+
 @device
 def given_up(kind, op, addr, comparison, wanted, found, deadline):
     """Whether a wait must end without its condition: the state is poisoned, or the deadline has passed, which poisons it.

@@ -38,6 +38,7 @@ PUBLIC = """
     SIMULATOR SymmetricArray TransportError __version__ allgather_object array barrier_all barrier_all_block
     barrier_all_warp broadcast_object empty fence finalize free full g get get_block get_warp info init jit launch my_pe n_pes p ptr
     flush get_nbi get_nbi_block get_nbi_warp iget iget_block iget_warp iput iput_block iput_warp quiet_pe
+    give_smem give_smem_block give_smem_warp
     put put_block put_nbi put_nbi_block put_nbi_warp put_signal put_signal_block put_signal_nbi put_signal_nbi_block
     put_signal_nbi_warp put_signal_warp put_warp quiet signal_op signal_wait_until sync_all sync_all_block sync_all_warp synchronize
     wait_until zeros ones
@@ -368,7 +369,8 @@ def test_public_docstrings():
 
 
 def test_device_functions_show_their_arguments():
-    shown = "(dest: Any, source: Any, pe: int | numpy.integer, nelems: int | numpy.integer | None = None, qp: int | numpy.integer = 0"
+    number = "int | numpy.integer"
+    shown = f"(dest: Any, source: Any, pe: {number}, nelems: {number} | None = None, qp: {number} = 0, smem: Any = None"
     assert str(inspect.signature(pgas.put_block)) == f"{shown}) -> None"
     assert f"put_block{shown}) -> None" in pydoc.plain(pydoc.render_doc(pgas.put_block))
     assert str(inspect.signature(pgas.put)) == f"{shown}, *, stream: Any = None) -> None"

@@ -39,9 +39,6 @@ __all__ = [
     "write_flags",
 ]
 
-#: Mask of the poll count (see sync.py).
-POLLS_MASK = 63
-
 _NO_SUCH_CHANNEL, _TIMED_OUT = constant(kind_of("no such channel")), constant(state.TIMED_OUT)
 _GE = constant(Comparison.GE)
 _HOST = constant(layout.HOST_CHANNEL % (1 << 64))
@@ -99,7 +96,7 @@ def _waiting(load: Any) -> Any:
         found = load(at)
         while found < wanted:
             polls = u32(polls + u32(1))
-            if polls & POLLS_MASK == 0:
+            if polls & state.POLLS_MASK == 0:
                 if deadline == _0:
                     deadline = ptx.globaltimer() + state.timeout_ns()
                 if given_up(op, at, _GE, wanted, found, deadline):

@@ -14,7 +14,7 @@ from typing import Any
 from pgas.kernels import state, window
 from pgas.kernels.codes import Comparison
 from pgas.kernels.collectives import channel
-from pgas.kernels.collectives.channel import POLLS_MASK, given_up, half_of, row_of, wait_flag
+from pgas.kernels.collectives.channel import given_up, half_of, row_of, wait_flag
 from pgas.kernels.collectives.operators import Combine
 from pgas.kernels.collectives.words import first_of, in_batches, load_four, load_item, load_word, store_item
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
@@ -241,7 +241,7 @@ def await_line(op, at, epoch):
     polls = u32(0)
     while one != flag or other != flag:
         polls = u32(polls + u32(1))
-        if polls & POLLS_MASK == 0:
+        if polls & state.POLLS_MASK == 0:
             if deadline == _0:
                 deadline = ptx.globaltimer() + state.timeout_ns()
             if given_up(op, at, _EQ, epoch, u64(one), deadline):

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from pgas.sim import arrays, engine, mem, set_memory_model
+from pgas.sim import arrays, bulk, engine, mem, set_memory_model
 from pgas.sim.integers import tagged
 
 __all__ = [
-    "atomic_max", "begin", "element_of_word", "element_words", "load_acquire_element", "load_element", "mem",
+    "atomic_max", "begin", "bulk", "element_of_word", "element_words", "load_acquire_element", "load_element", "mem",
     "read_again", "read_only", "relax", "store_element", "store_octoword", "swapped", "update_element",
 ]  # fmt: skip
 

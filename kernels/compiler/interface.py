@@ -55,6 +55,9 @@ class Backend(Protocol):
                 and clobbers memory; otherwise LLVM would hoist the load out of a spin loop.
         """
 
+    def bulk_copies(self) -> bool:
+        """Whether the GPU that kernels are compiled for has bulk copies: compute capability 9.0 or higher."""
+
     def element_primitive(self, name: str, arguments: str, text: Callable[[Any], str], cpu: Callable[..., Any]) -> Any:
         """Make a primitive whose operand width follows an array's dtype.
 

@@ -159,6 +159,10 @@ def _intrinsic(name: str, arity: int, typing: Callable[..., Any]) -> Any:
 # ------------------------------------------------------------------------------------------ typed access to elements of arrays
 
 
+def bulk_copies() -> bool:
+    return bool(dispatchers.get_current_device().compute_capability >= (9, 0))
+
+
 def element_primitive(name: str, arguments: str, text: Callable[[Any], str], cpu: Callable[..., Any]) -> Any:
     loads, taken = arguments != "store", {"load": 0, "store": 1, "update": 1, "compare": 2}[arguments]
 

@@ -499,6 +499,47 @@ def _runs(load: str, store: str) -> dict[str, dict[int, Any]]:
 put_run, get_run = _runs(*_PUT), _runs(*_GET)
 #: Copies between global addresses with relaxed accesses, whose 8-byte words do not tear: for memory that others poll.
 copy_run_16 = _run(16, "ld.relaxed.sys.global", "st.relaxed.sys.global")
+# Bulk copies (PTX ISA, "Data Movement: cp.async.bulk"; sm_90). Addresses of shared memory are generic ones of this block.
+
+_SHARED = "{{ .reg .u64 w; .reg .u32 s, b; cvta.to.shared.u64 w, {0}; cvt.u32.u64 s, w; {1} }}"
+
+is_shared = primitive(
+    "is_shared", "u32(u64)", "{ .reg .pred p; isspacep.shared p, $1; selp.u32 $0, 1, 0, p; }", lambda a: cpu.bulk.is_shared(a), pure=True
+)
+is_global = primitive("is_global", "u32(u64)", "{ .reg .pred p; isspacep.global p, $1; selp.u32 $0, 1, 0, p; }", lambda a: 1, pure=True)
+mbarrier_init = primitive(
+    "mbarrier_init", "void(u64)", _SHARED.format("$0", "mbarrier.init.shared::cta.b64 [s], 1;"), lambda a: cpu.bulk.init(a)
+)
+#: Make initialized mbarriers visible to bulk copies.
+fence_mbarrier_init = primitive("fence_mbarrier_init", "void()", "fence.mbarrier_init.release.cluster;", lambda: None)
+#: Order ordinary accesses to global or shared memory that happened before, also those of other threads, before the bulk copies that follow.
+#: Without a state space, the fence would also wait for all earlier stores (MEMBAR.GPU).
+fence_proxy_global = primitive("fence_proxy_global", "void()", "fence.proxy.async.global;", lambda: None)
+fence_proxy_shared = primitive("fence_proxy_shared", "void()", "fence.proxy.async.shared::cta;", lambda: None)
+#: ``(dst, src, nbytes, mbarrier)``: start a load from global memory of any GPU into shared memory, which completes a phase of the mbarrier.
+bulk_load = primitive(
+    "bulk_load", "void(u64, u64, u32, u64)",
+    _SHARED.format("$0", "cvta.to.shared.u64 w, $3; cvt.u32.u64 b, w; mbarrier.arrive.expect_tx.shared::cta.b64 _, [b], $2; "
+                   "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [s], [$1], $2, [b];"),
+    lambda *request: cpu.bulk.load(*request),
+)  # fmt: skip
+#: ``(mbarrier, parity)``: whether the phase of this parity is complete; acquires. It may wait for a short time.
+bulk_landed = primitive(
+    "bulk_landed", "u32(u64, u32)",
+    _SHARED.format("$1", ".reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [s], $2; selp.u32 $0, 1, 0, p;"),
+    lambda barrier, parity: cpu.bulk.landed(barrier, parity),
+)  # fmt: skip
+#: ``(dst, src, nbytes)``: start a store from shared memory to global memory of any GPU, in a group of its own.
+bulk_store = primitive(
+    "bulk_store", "void(u64, u64, u32)",
+    _SHARED.format("$1", "cp.async.bulk.global.shared::cta.bulk_group [$0], [s], $2; cp.async.bulk.commit_group;"),
+    lambda *request: cpu.bulk.store(*request),
+)  # fmt: skip
+#: Wait until all of this thread's bulk stores except the last have read shared memory.
+bulk_wait_read = primitive("bulk_wait_read", "void()", "cp.async.bulk.wait_group.read 1;", lambda: cpu.bulk.wait_read(1))
+#: Wait until all of this thread's bulk stores are complete; an ordinary fence of this thread then covers them.
+bulk_wait_all = primitive("bulk_wait_all", "void()", "cp.async.bulk.wait_group 0;", lambda: cpu.bulk.wait_all())
+
 #: Copies of one access each, for elements that are not adjacent (iput, iget).
 put_single = {width: _single(width, *_PUT) for width in (1, 2, 4, 8, 16)}
 get_single = {width: _single(width, *_GET) for width in (1, 2, 4, 8, 16)}

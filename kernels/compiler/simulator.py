@@ -57,6 +57,10 @@ def entry(sync: Any, suffix: str, name: str) -> Any:
     return lambda: meet(name)
 
 
+def bulk_copies() -> bool:
+    return True
+
+
 def element_primitive(name: str, arguments: str, text: Callable[[Any], str], cpu: Callable[..., Any]) -> Any:
     return lambda addr, array, *values: cpu(addr, _facts(array).dtype, *values)
 

@@ -12,7 +12,7 @@ from pgas.kernels import operation, state, window
 from pgas.kernels.codes import Update
 from pgas.kernels.compiler import address_of_element, constant, device, element_size, ptx, types, u32, u64
 from pgas.kernels.ops import operands
-from pgas.kernels.ops.sync import POLLS_MASK, given_up
+from pgas.kernels.ops.sync import given_up
 from pgas.kernels.paths import transport
 from pgas.kernels.refusals import kind_of, refuse
 from pgas.kernels.window import remote
@@ -76,7 +76,7 @@ def set_lock(lock: Any, idx: Any) -> Any:
         ticket, polls = u32(u32(word >> _32) + u32(word)), u32(0)
         while u32(word >> _32) != ticket:
             polls = u32(polls + 1)
-            if polls & POLLS_MASK == 0:
+            if polls & state.POLLS_MASK == 0:
                 if given_up(op, remote(addr, pe), _EQ, u64(ticket), word >> _32, deadline):
                     return
             state.relax(op, addr, _EQ, u64(ticket))

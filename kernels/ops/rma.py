@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from pgas.kernels import operation, state
-from pgas.kernels.compiler import address_of, address_of_element, constant, device, element_size, u64
+from pgas.kernels.compiler import address_of, address_of_element, backend, constant, device, element_size, u64
 from pgas.kernels.ops import operands
-from pgas.kernels.paths import transport
+from pgas.kernels.paths import bulk, transport
 from pgas.kernels.paths.nic.queue_pair import registered
 from pgas.kernels.refusals import kind_of
 from pgas.kernels.scope import Scope
+from pgas.kernels.window import remote
 
 
 def length(dest: Any, source: Any, nelems: Any, name: str, *, get: bool = False) -> Any:
@@ -73,44 +74,107 @@ def _length(itemsize: int, whole: bool, op: int | None, queue_pairs: int | None,
 
 def put(scope: Scope, *, nbi: bool) -> Callable[..., Any]:
     """Typing function of put and put_nbi at a scope."""
-    name = ("put_nbi" if nbi else "put") + scope.suffix
-    sync = scope.entry(name)
-
-    def typing(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> Any:
-        contiguous = _check(name, dest, source, pe, nelems, qp)
-        length_of = length(dest, source, nelems, name)
-        move = transport.current().put(name, scope, min(operands.unit(dest), operands.unit(source)), nbi=nbi)
-
-        def body(dest, source, pe, nelems=None, qp=0):
-            sync()
-            if contiguous is not None:
-                if not contiguous(dest, source):
-                    return
-            to, origin = address_of(dest), address_of(source)
-            move(to, origin, length_of(dest.size, source.size, nelems, pe, to, origin, qp), pe, qp)
-
-        return body
-
-    return typing
+    return _copying("put_nbi" if nbi else "put", scope, get=False, nbi=nbi)
 
 
 def get(scope: Scope, *, nbi: bool) -> Callable[..., Any]:
     """Typing function of get and get_nbi at a scope."""
-    name = ("get_nbi" if nbi else "get") + scope.suffix
+    return _copying("get_nbi" if nbi else "get", scope, get=True, nbi=nbi)
+
+
+def _copying(plain: str, scope: Scope, *, get: bool, nbi: bool) -> Callable[..., Any]:
+    name = plain + scope.suffix
     sync = scope.entry(name)
 
-    def typing(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> Any:
+    def make(dest: Any, source: Any, pe: Any, nelems: Any, qp: Any, smem: Any) -> Any:
         contiguous = _check(name, dest, source, pe, nelems, qp)
-        length_of = length(dest, source, nelems, name, get=True)
-        move = transport.current().get(name, scope, min(operands.unit(dest), operands.unit(source)), nbi=nbi)
+        length_of, unit = length(dest, source, nelems, name, get=get), min(operands.unit(dest), operands.unit(source))
+        path = transport.current()
+        move, lent = path.get(name, scope, unit, nbi=nbi) if get else path.put(name, scope, unit, nbi=nbi), not operands.is_none(smem)
+        if lent:
+            operands.array(name, "smem", smem)
+            lent = transport.maps_peers() and backend.bulk_copies()
+            if lent:
+                move = _by_bulk(name, scope, unit, move, element_size(smem.dtype), get=get)
 
-        def body(dest, source, pe, nelems=None, qp=0):
+        @device
+        def copying(dest, source, pe, nelems, qp, smem):
             sync()
             if contiguous is not None:
                 if not contiguous(dest, source):
                     return
             to, origin = address_of(dest), address_of(source)
-            move(to, origin, length_of(dest.size, source.size, nelems, pe, origin, to, qp), pe, qp)
+            nbytes = length_of(dest.size, source.size, nelems, pe, origin if get else to, to if get else origin, qp)
+            if lent:
+                move(to, origin, nbytes, pe, qp, smem)
+            else:
+                move(to, origin, nbytes, pe, qp)
+
+        return copying
+
+    def typing_of_nbi(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0) -> Any:
+        copying = make(dest, source, pe, nelems, qp, None)
+
+        def body(dest, source, pe, nelems=None, qp=0):
+            copying(dest, source, pe, nelems, qp, None)
+
+        return body
+
+    def typing(dest: Any, source: Any, pe: Any, nelems: Any = None, qp: Any = 0, smem: Any = None) -> Any:
+        copying = make(dest, source, pe, nelems, qp, smem)
+
+        def body(dest, source, pe, nelems=None, qp=0, smem=None):
+            copying(dest, source, pe, nelems, qp, smem)
+
+        return body
+
+    return typing_of_nbi if nbi else typing
+
+
+def _by_bulk(name: str, scope: Scope, unit: int, by_path: Any, itemsize: int, *, get: bool) -> Any:
+    """Make ``move(to, origin, nbytes, pe, qp, smem)``: use bulk copies if PE pe's memory is mapped, otherwise the path.
+
+    itemsize: bytes of an element of smem.
+    """
+    through = bulk.copy(scope, unit, operation.number(name), get=get, check=operands.checking())
+    sync, two, size = scope.sync, transport.two_paths(), constant(itemsize)
+
+    @device
+    def move(to, origin, nbytes, pe, qp, smem):
+        if two and not state.near(pe):
+            by_path(to, origin, nbytes, pe, qp)
+        else:
+            if get:
+                through(to, remote(origin, pe), nbytes, address_of(smem), u64(smem.size) * size)
+            else:
+                through(remote(to, pe), origin, nbytes, address_of(smem), u64(smem.size) * size)
+            sync()
+
+    return move
+
+
+def give_smem(scope: Scope) -> Callable[..., Any]:
+    """Typing function of give_smem at a scope."""
+    name = "give_smem" + scope.suffix
+    sync, op = scope.entry(name), operation.number(name)
+
+    def typing(array: Any) -> Any:
+        operands.array(name, "array", array)
+        contiguous, itemsize = operands.contiguous(name, dest=array), constant(element_size(array.dtype))
+        if not backend.bulk_copies():
+
+            def nothing(array):
+                sync()
+
+            return nothing
+        prepare = bulk.give(scope, op)
+
+        def body(array):
+            sync()
+            if contiguous is not None:
+                if not contiguous(array):
+                    return
+            prepare(address_of(array), u64(array.size) * itemsize)
 
         return body
 

@@ -12,9 +12,6 @@ from pgas.kernels.refusals import refuse
 _EQ, _NE, _GT, _LE, _LT = (int(Comparison[c]) for c in ("EQ", "NE", "GT", "LE", "LT"))
 COMPARISONS = len(Comparison)
 
-#: Mask of the poll count: to keep polling fast, the clock and the poison word are read only once every 64 polls.
-POLLS_MASK = 63
-
 _TIMED_OUT = constant(state.TIMED_OUT)
 
 
@@ -57,7 +54,7 @@ def wait(op, addr, array, comparison, value):
         if holds(found, comparison, value):
             break
         polls = u32(polls + 1)
-        if polls & POLLS_MASK == 0:
+        if polls & state.POLLS_MASK == 0:
             if given_up(op, addr, u64(comparison), bits_of(value), bits_of(found), deadline):
                 break
         state.relax(op, addr, comparison, bits_of(value))

@@ -25,7 +25,7 @@ from pgas.kernels.compiler import (
     u64,
 )
 from pgas.kernels.ops import operands, signal
-from pgas.kernels.ops.sync import COMPARISONS, POLLS_MASK, acquire, awaitable, given_up, holds
+from pgas.kernels.ops.sync import COMPARISONS, acquire, awaitable, given_up, holds
 from pgas.kernels.paths import transport
 from pgas.kernels.refusals import kind_of, refuse
 
@@ -182,7 +182,7 @@ def _performing(form: Several, ivars: Any, indices: Any, status: Any, cmp: Any, 
                 break
             addr, compared = address_of_element(ivars, awaited), bits_of(wanted(value, awaited))
             polls = u32(polls + 1)
-            if polls & POLLS_MASK == 0:
+            if polls & state.POLLS_MASK == 0:
                 if given_up(op, addr, u64(cmp), compared, bits_of(ptx.ld_element(addr, ivars)), deadline):
                     break
             state.relax(op, addr, cmp, compared)

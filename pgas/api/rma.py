@@ -10,13 +10,16 @@ from pgas.kernels.ops import rma, strided
 from pgas.kernels.scope import BLOCK, THREAD, WARP
 
 __all__ = [
-    "g", "get", "get_block", "get_nbi", "get_nbi_block", "get_nbi_warp", "get_warp", "iget", "iget_block", "iget_warp", "iput",
-    "iput_block", "iput_warp", "p", "put", "put_block", "put_nbi", "put_nbi_block", "put_nbi_warp", "put_warp",
+    "g", "get", "get_block", "get_nbi", "get_nbi_block", "get_nbi_warp", "get_warp", "give_smem", "give_smem_block", "give_smem_warp",
+    "iget", "iget_block", "iget_warp", "iput", "iput_block", "iput_warp", "p", "put", "put_block", "put_nbi", "put_nbi_block",
+    "put_nbi_warp", "put_warp",
 ]  # fmt: skip
 
 
 @device_function(rma.put(THREAD, nbi=False))
-def put(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, *, stream: Any = None) -> None:
+def put(
+    dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, smem: Any = None, *, stream: Any = None
+) -> None:
     """Copy elements of the local array ``source`` to the symmetric array ``dest`` on PE ``pe``. Called by a single thread.
 
     OpenSHMEM 1.5, "SHMEM_PUT".
@@ -34,6 +37,8 @@ def put(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: 
         nelems: number of elements to copy, starting at the first element of each array. Default: all of source.
         qp: queue pair to use over a NIC transport: 1 to PGAS_IBGDA_NUM_RC_PER_PE, or 0 to select one by the calling thread's CTA, SM, or
             warp (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p; not accepted on the host. Default: 0.
+        smem: array in shared memory that give_smem() or one of its forms has prepared; only this call may use it until the call returns.
+            One thread then copies through it by bulk copies (give_smem() says when). Not accepted on the host. Default: none.
         stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
@@ -58,7 +63,7 @@ def put(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: 
 
 
 @device_function(rma.put(WARP, nbi=False))
-def put_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
+def put_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, smem: Any = None) -> None:
     """Like put(), but called by all threads of a warp together with the same arguments; none may have exited.
 
     Synchronizes the warp on entry and on return. Each thread copies part of the data. If a thread has returned or is waiting at another
@@ -67,7 +72,7 @@ def put_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None,
 
 
 @device_function(rma.put(BLOCK, nbi=False))
-def put_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
+def put_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, smem: Any = None) -> None:
     """Like put(), but called by all threads of a block together with the same arguments; none may have exited.
 
     Synchronizes the block on entry and on return. Each thread copies part of the data. If a thread has returned or is waiting at another
@@ -136,7 +141,9 @@ def put_nbi_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = 
 
 
 @device_function(rma.get(THREAD, nbi=False))
-def get(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, *, stream: Any = None) -> None:
+def get(
+    dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, smem: Any = None, *, stream: Any = None
+) -> None:
     """Copy elements of the symmetric array ``source`` on PE ``pe`` to the local array ``dest``. Called by a single thread.
 
     OpenSHMEM 1.5, "SHMEM_GET".
@@ -153,6 +160,8 @@ def get(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: 
         nelems: number of elements to copy, starting at the first element of each array. Default: all of source.
         qp: queue pair to use over a NIC transport: 1 to PGAS_IBGDA_NUM_RC_PER_PE, or 0 to select one by the calling thread's CTA, SM, or
             warp (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p; not accepted on the host. Default: 0.
+        smem: array in shared memory that give_smem() or one of its forms has prepared; only this call may use it until the call returns.
+            One thread then copies through it by bulk copies (give_smem() says when). Not accepted on the host. Default: none.
         stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
@@ -176,7 +185,7 @@ def get(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: 
 
 
 @device_function(rma.get(WARP, nbi=False))
-def get_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
+def get_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, smem: Any = None) -> None:
     """Like get(), but called by all threads of a warp together with the same arguments; none may have exited.
 
     Synchronizes the warp on entry and on return.
@@ -184,7 +193,7 @@ def get_warp(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None,
 
 
 @device_function(rma.get(BLOCK, nbi=False))
-def get_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0) -> None:
+def get_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, qp: Integer = 0, smem: Any = None) -> None:
     """Like get(), but called by all threads of a block together with the same arguments; none may have exited.
 
     Synchronizes the block on entry and on return.
@@ -248,6 +257,62 @@ def get_nbi_block(dest: Any, source: Any, pe: Integer, nelems: Integer | None = 
     """Like get_nbi(), but called by all threads of a block together with the same arguments; none may have exited.
 
     Synchronizes the block on entry, but not on return. One thread's quiet() covers the other threads' copies only after a syncthreads.
+    """
+
+
+@device_function(rma.give_smem(THREAD))
+def give_smem(array: Any) -> None:
+    """Prepare an array in shared memory for puts and gets, which then move their data through it. Called by a single thread.
+
+    A put() or get() with ``smem=array`` is issued by one thread as bulk copies (PTX: cp.async.bulk), so that a thread, or a warp, moves
+    data as fast as a block of 1,024 threads does without. Puts and gets of the block may use the array one after another. Several warps
+    that copy at the same time need an array each. Between two calls, nothing is in flight, and the array keeps no data. A program that
+    stores to the array must call give_smem() again before the next put or get that uses it (NVSHMEM 3.7: nvshmemx_give_smem).
+
+    Small messages, operands whose addresses differ modulo 16, local operands that are not in global memory, PEs that are reached through a
+    NIC, and GPUs without bulk copies (compute capability below 9.0) use ordinary copies. Results are the same.
+
+    Completion:
+        on return: the array may be passed as smem by this thread.
+        complete: on return.
+
+    Args:
+        array: contiguous array of any dtype in shared memory, at least 2,048 bytes. The more bytes, the more are in flight: with 44 KiB
+            one thread moves 40 GB/s over NVLink.
+
+    Raises:
+        TypingError: at kernel compile time (TypeError in the simulator), if array is not an array.
+        DeviceError: raised later on the host, if array is too small, not contiguous, or not in shared memory.
+        TypeError: on the host.
+
+    Example:
+        >>> right = (pgas.my_pe() + 1) % pgas.n_pes()
+        >>> dest, source = pgas.zeros(8192, np.int32), pgas.full(8192, 7, np.int32)
+        >>> @pgas.jit
+        ... def send(dest, source, pe):
+        ...     smem = pgas.cuda.shared.array(8192, np.uint8)
+        ...     pgas.give_smem_block(smem)
+        ...     pgas.put_block(dest, source, pe, smem=smem)
+        >>> send[1, 32](dest, source, right)
+        >>> pgas.barrier_all()
+        >>> int(dest.copy_to_host().sum())
+        57344
+    """
+
+
+@device_function(rma.give_smem(WARP))
+def give_smem_warp(array: Any) -> None:
+    """Like give_smem(), but called by all threads of a warp together with the same array; none may have exited.
+
+    Synchronizes the warp on entry and on return. All threads of the warp may then pass the array as smem.
+    """
+
+
+@device_function(rma.give_smem(BLOCK))
+def give_smem_block(array: Any) -> None:
+    """Like give_smem(), but called by all threads of a block together with the same array; none may have exited.
+
+    Synchronizes the block on entry and on return. All threads of the block may then pass the array as smem.
     """
 
 

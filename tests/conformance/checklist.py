@@ -44,6 +44,7 @@ CHAPTERS = {
         "strided iput and iget",
         "circular shift",
         "threads, warps and blocks at once",
+        "through shared memory that the kernel lends",
         "local operands off the heap",
         "a PE that does not exist",
         "slices, dimensions, counts, conversions",

@@ -97,6 +97,13 @@ ALIGNED_POINT = np.dtype([("x", "f4"), ("y", "f4"), ("z", "f4")], align=True)
 PARTICLE = np.dtype([("mass", "f8"), ("charge", "i4"), ("kind", "u4")], align=True)
 RECORDS = [PIXEL, POINT, ALIGNED_POINT, PARTICLE]
 
+#: Errors of a call that is refused when the kernel is compiled.
+REFUSED: tuple = (TypeError,)
+if not pgas.SIMULATOR:
+    from numba.core.errors import TypingError
+
+    REFUSED += (TypingError,)
+
 #: For @given: the same examples on every PE.
 same_examples = settings(derandomize=True, database=None, deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
 

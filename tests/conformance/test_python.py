@@ -10,6 +10,7 @@ from numba import cuda, int32
 from conformance import checks, library
 from conformance import library as pgas
 from conformance.checks import (
+    REFUSED,
     Watched,
     Words,
     checklist,
@@ -23,14 +24,6 @@ from conformance.checks import (
     raises,
 )
 from conformance.library import GE, SIGNAL_ADD, put, put_signal, quiet, signal_wait_until
-
-if pgas.SIMULATOR:
-    REFUSED: tuple = (TypeError,)
-else:
-    from numba.core.errors import TypingError
-
-    REFUSED = (TypeError, TypingError)
-
 
 # ------------------------------------------------------------------------------------------- what a kernel may not be compiled with
 #

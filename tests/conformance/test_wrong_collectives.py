@@ -7,15 +7,8 @@ import pytest
 from numba import cuda
 
 from conformance import library as pgas
-from conformance.checks import Watched, Words, checklist, everywhere, kernel_of, needs, needs_peer
+from conformance.checks import REFUSED, Watched, Words, checklist, everywhere, kernel_of, needs, needs_peer
 from conformance.collectives import kernel, reducing
-
-if pgas.SIMULATOR:
-    REFUSED: tuple = (TypeError,)
-else:
-    from numba.core.errors import TypingError
-
-    REFUSED = (TypeError, TypingError)
 
 pytestmark = needs("team_split_strided", "alltoall_block", "reset")
 

@@ -71,6 +71,8 @@ RECORDS = {
     "not set": ((1, 64, 0, 0, 0), "put: the lock, address 0x40, is not set; call set_lock first"),
     "stride": ((1, 64, 0, 0, 0), "put to PE 1: dst_stride and src_stride must be 1 or more, not 0"),
     "no such team": ((0, 0, 9, 0, 0), "put: team 9 does not exist, or this PE is not a member of it"),
+    "no shared memory": ((0, 64, 2048, 8, 0), "put: array must be at least 2048 bytes of shared memory, not 8 bytes at address 0x40"),
+    "not given": ((0, 64, 0, 0, 0), "put: smem, address 0x40, is not prepared; call give_smem first"),
     "no such channel": ((0, 0, 4, 4, 0), "put: channel must be 0 to 3 (channels= of the team, or PGAS_CHANNELS), not 4"),
     "no such part": ((0, 0, 2**64 - 1, 2, 0), "put: part must be (i, k) with 0 <= i < k, but i is -1 and k is 2"),
     "misfit": ((2, 64, 6, 4, 1), "put: source has 4 elements, 6 are needed for a team of 2"),

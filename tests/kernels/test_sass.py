@@ -162,7 +162,7 @@ ACCEPTED = [
 PROGRAM = """
 import json, re, sys
 from pgas import sass  # first: it chooses the real compiler
-from sass import KERNELS
+from sass import KERNELS, LENT
 import numpy as np
 import pgas
 from numba import cuda
@@ -211,7 +211,8 @@ def get_all(dest, source):
 def barrier_of_a_warp():
     pgas.barrier_all_warp()
 
-found = {"kernels": listings(KERNELS), "dtypes": {}, "warp": listings({"barrier_all": (barrier_of_a_warp, ())})}
+found = {"lent": listings({"put": LENT})["put"]}
+found |= {"kernels": listings(KERNELS), "dtypes": {}, "warp": listings({"barrier_all": (barrier_of_a_warp, ())})}
 cube = types.float32[:, :, :]
 found["slices"] = listings({"get": (get_all, (cube, cube))})["get"]
 looks = {"test_all": look_for_all, "test_any": look_for_any, "test_some": look_for_some, "signal_fetch": fetch_signal}
@@ -375,6 +376,24 @@ def test_size_has_not_grown(function, most, found):
 def test_registers_leave_room_for_occupancy(function, most, found):
     """2048 threads of 32 registers fill an SM, and 1,024 of 64. Loads in flight of a thread or a warp take 16 more."""
     assert found["kernels"][function]["registers"] <= most
+
+
+def test_order_of_bulk_copies(found):
+    """A fence comes between ordinary stores and the copy that reads them, and a wait before each step that needs it (bulk.py)."""
+    names = opcodes(found["lent"])
+    steps = [name for name in names if name.startswith(("UBLKCP", "FENCE.VIEW.ASYNC", "SYNCS.PHASECHK", "DEPBAR"))]
+    assert [name for i, name in enumerate(steps) if name != steps[i - 1]] == [
+        "FENCE.VIEW.ASYNC.S",  # give_smem: earlier accesses to the array
+        "FENCE.VIEW.ASYNC.G",  # what this thread stored to source
+        "UBLKCP.S.G",
+        "SYNCS.PHASECHK.TRANS64.TRYWAIT",  # the load has landed
+        "UBLKCP.G.S",
+        "DEPBAR.LE",  # the store before has read its stage
+        "UBLKCP.S.G",
+        "DEPBAR.LE",  # all stores are complete
+    ]
+    assert not [name for function in FUNCTIONS for name in opcodes(found["kernels"][function]) if "UBLKCP" in name]
+    assert (found["lent"]["spills"], found["lent"]["stack"]) == (0, 0)
 
 
 def in_flight(listing):

@@ -152,13 +152,13 @@ def compiled_wrong(transport):
 
 
 def main(transport, gpu=""):
-    from sass import KERNELS
+    from sass import KERNELS, LENT
 
     from pgas import sass
 
     sass.configure(transport, settles=gpu == "A100")
     if gpu == "A100":
-        found = {"kernels": sass.build_all({name: KERNELS[name] for name in ON_A100}, (8, 0))}
+        found = {"kernels": sass.build_all({"put_lent": LENT} | {name: KERNELS[name] for name in ON_A100}, (8, 0))}
     else:
         found = {"kernels": sass.build_all(KERNELS), "wrong": compiled_wrong(transport)}
     json.dump({part: {name: listing(built) for name, built in kernels.items()} for part, kernels in found.items()}, sys.stdout)

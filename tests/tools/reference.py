@@ -49,7 +49,7 @@ CHAPTERS = (
         "rma",
         "Remote memory access",
         "put and p write to another PE's memory, get and g read from it. Arguments are always `dest, source, ..., pe`.",
-        r"(put|get)(_nbi)?(_warp|_block)?|i(put|get)(_warp|_block)?|p|g",
+        r"(put|get)(_nbi)?(_warp|_block)?|i(put|get)(_warp|_block)?|p|g|give_smem.*",
     ),
     Chapter(
         "signals",

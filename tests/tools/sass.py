@@ -17,7 +17,7 @@ from pgas.base.output import outlive_reader
 from pgas.kernels.compiler import types
 from pgas.sass import COMPUTE_CAPABILITY, CONSTANTS, Kernels, build_all, configure
 
-__all__ = ["KERNELS"]
+__all__ = ["KERNELS", "LENT"]
 
 _F32, _U64, _I32, _PE = types.float32[::1], types.uint64[::1], types.int32[::1], types.int32
 
@@ -26,7 +26,15 @@ _VALUE, _COND, _MASK = 0x0102_0304_0506_0708, 0x1010_1010_1010_1010, 0x0F0F_00FF
 
 def _call(line: str, **arguments: Any) -> tuple[Callable[..., None], tuple[Any, ...]]:
     """Return a kernel of one line and the types of its arguments."""
-    built: dict[str, Any] = {"pgas": pgas, "cuda": cuda, "VALUE": _VALUE, "COND": _COND, "MASK": _MASK, "__name__": __name__}
+    built: dict[str, Any] = {
+        "pgas": pgas,
+        "cuda": cuda,
+        "types": types,
+        "VALUE": _VALUE,
+        "COND": _COND,
+        "MASK": _MASK,
+        "__name__": __name__,
+    }
     exec(f"def kernel({', '.join(arguments)}):\n    {line}", built)
     return built["kernel"], tuple(arguments.values())
 
@@ -86,6 +94,9 @@ KERNELS: Kernels = {
     "barrier_all": _call("pgas.barrier_all()"),
     "sync_all": _call("pgas.sync_all()"),
 }
+
+#: A put through lent shared memory, which differs from put() over p2p only.
+LENT = _call("smem = cuda.shared.array(32768, types.uint8); pgas.give_smem(smem); pgas.put(dest, source, pe, smem=smem)", **_RMA)
 
 
 def _capability(text: str) -> tuple[int, int]:
