@@ -13,7 +13,7 @@
 * ``report``    tables and JSON;  ``jobs``  runs commands, MPS, and mpirun.
 
 ``ping_pong`` has the round trips, ``coll_latency`` and ``coll_on_stream`` the collectives called in kernels and on the host. ``jacobi`` is
-NVIDIA's Jacobi solver, by its flags. ``host_overhead`` measures what calls cost the host. ``plot`` draws pictures from a test's JSON.
-``compare`` shows results next to NVSHMEM's figures, which are in baselines/nvshmem-*.json. ``programs`` runs random programs and compares
-the results with an oracle.
+NVIDIA's Jacobi solver, by its flags. ``overlap`` measures communication that overlaps with a library's matrix products. ``host_overhead``
+measures what calls cost the host. ``plot`` draws pictures from a test's JSON. ``compare`` shows results next to NVSHMEM's figures, which
+are in baselines/nvshmem-*.json. ``programs`` runs random programs and compares the results with an oracle.
 """

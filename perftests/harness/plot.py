@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from pgas.base.arguments import Parser, output_file, size_flag
 from pgas.perftests.harness.report import BANDWIDTH, place
 
-__all__ = ["Curve", "Panel", "draw", "highest", "lacking", "main", "picture", "read"]
+__all__ = ["Bars", "Curve", "Panel", "draw", "highest", "lacking", "main", "picture", "read"]
 
 #: Okabe and Ito's colors without yellow, for every kind of color vision; the markers distinguish curves in gray.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -54,12 +54,21 @@ class Panel(NamedTuple):
     few: bool = False  #: x is linear, and each has a tick
 
 
+class Bars(NamedTuple):
+    """Axes with a horizontal bar per name, the first on top."""
+
+    bars: Sequence[tuple[str, float]]
+    x: str
+    unit: str
+    title: str = ""
+
+
 def lacking() -> str | None:
     """Return why no picture can be drawn, None if it can."""
     return None if importlib.util.find_spec("matplotlib") else "pictures need matplotlib: pip install 'pgas[plot]'"
 
 
-def picture(path: str, headline: str, details: str, panels: Sequence[Panel]) -> None:
+def picture(path: str, headline: str, details: str, panels: Sequence[Panel | Bars]) -> None:
     """Draw panels side by side into a PNG, with a headline above and facts about the runs below."""
     import matplotlib  # imported here and below, because it takes half a second to load and need not be installed
 
@@ -71,7 +80,10 @@ def picture(path: str, headline: str, details: str, panels: Sequence[Panel]) -> 
         figure.suptitle(headline, fontweight="bold")
         figure.supxlabel(textwrap.fill(details, 110 * len(panels)), fontsize=8, color=_GREY)
         for axes, panel in zip(axes_of[0], panels, strict=True):
-            _draw(axes, panel)
+            if isinstance(panel, Bars):
+                _draw_bars(axes, panel)
+            else:
+                _draw(axes, panel)
         figure.savefig(path)
     finally:
         pyplot.close(figure)
@@ -108,6 +120,23 @@ def _draw(axes: Any, panel: Panel) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: size_flag(int(x))))
     axes.yaxis.set_major_formatter(EngFormatter(panel.unit))
     axes.grid(color="#dddddd", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_bars(axes: Any, panel: Bars) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    places = range(len(panel.bars))
+    found = axes.barh(places, [value for _, value in panel.bars], color=[_COLOURS[i % len(_COLOURS)] for i in places])
+    axes.bar_label(found, [EngFormatter(panel.unit)(float(f"{value:.3g}")) for _, value in panel.bars], padding=3, fontsize=8.5)
+    axes.set_yticks(places, [name for name, _ in panel.bars])
+    axes.invert_yaxis()
+    axes.margins(x=0.15)
+    axes.set_title(panel.title, fontsize=10)
+    axes.set_xlabel(panel.x)
+    axes.xaxis.set_major_formatter(EngFormatter(panel.unit))
+    axes.grid(axis="x", color="#dddddd", linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -14,7 +14,7 @@ from pgas import __main__ as commands
 from pgas import run
 from pgas.base import config
 from pgas.base.text import host, integer, printable, real
-from pgas.perftests import coll_latency, coll_on_stream, compare, jacobi, shmem_atomic_bw, shmem_put_bw, shmem_put_latency
+from pgas.perftests import coll_latency, coll_on_stream, compare, jacobi, overlap, shmem_atomic_bw, shmem_put_bw, shmem_put_latency
 from pgas.perftests.harness import plot
 from pgas.perftests.programs import __main__ as programs
 
@@ -26,7 +26,8 @@ RUBBISH = [
 ]  # fmt: skip
 
 PERFTESTS = (
-    check_gpu, coll_latency, coll_on_stream, compare, compile_time, figures, jacobi, sass, shmem_atomic_bw, shmem_put_bw, shmem_put_latency,
+    check_gpu, coll_latency, coll_on_stream, compare, compile_time, figures, jacobi, overlap, sass, shmem_atomic_bw, shmem_put_bw,
+    shmem_put_latency,
 )  # fmt: skip
 
 #: The commands, and arguments with which they are complete.
@@ -49,6 +50,7 @@ FLAGS = {
     "coll_on_stream": ["-b", "-e", "-f", "-n", "-w", "--transport", "--seed"],
     "compare": [""],
     "jacobi": ["-nx", "-ny", "-niter", "-nccheck", "-blocks", "--transport"],
+    "overlap": ["--m", "--n", "--k", "--chunks", "--blocks", "--iters", "--warmup_iters", "--transport"],
     "plot": [""],
     "programs": ["--count", "--seed", "--first", "--keep", "--soak", "--types", "--transport"],
     "sass": ["--transport", "--map-by", "--cc"],

@@ -1,0 +1,684 @@
+"""Overlap of communication and a library's matrix products: all-gather + matmul, and matmul + reduce-scatter, in bfloat16.
+
+    mpirun -n 4 python -m pgas.perftests.overlap --m 8192 --n 8192 --k 8192 --chunks 2 --blocks 8
+
+These are the two products of a tensor-parallel layer on P PEs. In the first, a PE has M / P rows of A and N / P columns of B, and needs all
+of A (M x K). In the second, a PE has N / P columns of A and N / P rows of B; the products (M x K) of all PEs are added, and each PE keeps
+M / P rows of the sum. cuBLAS multiplies, through PyTorch; in the simulator NumPy does.
+
+The overlapped forms cut a PE's rows into chunks. A kernel of pgas with few blocks, on a stream of its own, sends them with a signal per
+chunk and block, while cuBLAS multiplies other chunks on the stream of the products. There, a kernel of one block waits for the signals of
+the chunk that is multiplied or added next. Step s sends to the PE s places to the right, so that each PE sends and receives equally much.
+
+A product that starts first may occupy all SMs until it ends. Therefore, the stream of the products waits until all blocks of the sending
+kernel run. Buffers that other PEs write alternate between two turns: a PE that has received all chunks of a turn knows that all others have
+finished the turn before.
+
+Before a variant is timed, two turns of it start with buffers full of wrong values, and the results are compared with products of float32
+that need no communication, because every PE can compute every operand. Times are those of the slowest PE. "host" is the time in which the
+host queues a turn; it must be shorter, because otherwise the GPU waits for the host. ``--cudagraph`` captures two turns.
+"""
+
+import argparse
+import datetime
+import importlib
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
+
+# isort: split
+import numpy as np
+from ml_dtypes import bfloat16
+from numba import cuda
+
+from pgas.base.arguments import Parser, one_of, output_file, within
+from pgas.base.output import outlive_reader
+from pgas.perftests.harness.options import TRANSPORTS
+from pgas.perftests.harness.plot import Bars, lacking, picture
+from pgas.perftests.harness.report import commit, now, place, rows_in_lines, said
+
+__all__ = ["main"]
+
+#: Number of threads of a block that sends, that waits, and that adds; number of blocks of an SM that add, whose loads are in flight.
+_THREADS, _WAITING, _ADDING, _ADDING_BLOCKS = (1024, 128, 512, 3) if not pgas.SIMULATOR else (32, 32, 32, 1)
+
+#: A value that no result has, in buffers before a turn that is checked.
+_WRONG = 1e30
+
+#: Names of the variants that the last lines compare.
+_OVERLAPPED, _IN_SEQUENCE = "overlapped, pgas", ("in sequence, NCCL", "in sequence, pgas")
+
+
+# Kernels --------------------------------------------------------------------------------------------------------------------------
+
+
+@pgas.jit
+def _begin(turn):  # type: ignore[no-untyped-def]
+    turn[0] += 1
+
+
+@pgas.jit(device=True)
+def _tell(started, chunk, turn):  # type: ignore[no-untyped-def]
+    """Tell this PE's other stream that this block runs. chunk: (PE, chunk)."""
+    if cuda.threadIdx.x == 0:
+        pgas.signal_op(started, (chunk[0], chunk[1], cuda.blockIdx.x), turn[0], pgas.SIGNAL_SET, pgas.my_pe())
+
+
+@pgas.jit(device=True)
+def _send_part(dest, source, arrived, chunk, turn, pe):  # type: ignore[no-untyped-def]
+    """Send this block's part of a chunk, and its signal."""
+    rows, block, blocks = source.shape[0], cuda.blockIdx.x, cuda.gridDim.x
+    first, last = rows * block // blocks, rows * (block + 1) // blocks
+    word = (pgas.my_pe(), chunk, block)
+    pgas.put_signal_block(dest[first:last], source[first:last], arrived, word, turn[0], pgas.SIGNAL_SET, pe)
+
+
+@pgas.jit(launch_bounds=_THREADS)
+def _send_to_all(gathered, a, arrived, started, turn):  # type: ignore[no-untyped-def]
+    """Send this PE's rows of A to all others, chunk by chunk."""
+    me, n, chunks = pgas.my_pe(), pgas.n_pes(), arrived.shape[1]
+    rows = a.shape[0] // chunks
+    _tell(started, (me, 0), turn)
+    for step in range(1, n):
+        for chunk in range(chunks):
+            here, there = chunk * rows, me * a.shape[0] + chunk * rows
+            _send_part(gathered[there : there + rows], a[here : here + rows], arrived, chunk, turn, (me + step) % n)
+
+
+@pgas.jit(launch_bounds=_THREADS)
+def _send_chunk(dest, source, arrived, started, chunk, turn, pe):  # type: ignore[no-untyped-def]
+    """Send a chunk of the product to its owner."""
+    _tell(started, (pe, chunk), turn)
+    _send_part(dest, source, arrived, chunk, turn, pe)
+
+
+@pgas.jit
+def _await(signal, pe, chunk, turn):  # type: ignore[no-untyped-def]
+    """Wait for all parts of a chunk. Kernels behind this one in the stream may read it."""
+    for block in range(cuda.threadIdx.x, signal.shape[2], cuda.blockDim.x):
+        pgas.signal_wait_until(signal, (pe, chunk, block), pgas.GE, turn[0])
+
+
+@pgas.jit
+def _await_all(arrived, turn):  # type: ignore[no-untyped-def]
+    """Wait for all parts of all chunks of the other PEs."""
+    chunks, blocks = arrived.shape[1], arrived.shape[2]
+    for i in range(cuda.threadIdx.x, arrived.size, cuda.blockDim.x):
+        pe = i // (chunks * blocks)
+        if pe != pgas.my_pe():
+            pgas.signal_wait_until(arrived, (pe, i // blocks % chunks, i % blocks), pgas.GE, turn[0])
+
+
+@pgas.jit(launch_bounds=(_ADDING, _ADDING_BLOCKS))
+def _add(total, parts):  # type: ignore[no-untyped-def]
+    """Add the parts of all PEs, in PE order and in float32. parts: one row per PE."""
+    for i in range(cuda.grid(1), total.size, cuda.gridsize(1)):
+        value = np.float32(0)
+        for pe in range(parts.shape[0]):
+            value += np.float32(parts[pe, i])
+        total[i] = value
+
+
+# Products and streams -------------------------------------------------------------------------------------------------------------
+
+
+class _NumPy:
+    """Products by NumPy, for the simulator, which has no streams."""
+
+    products = sends = 0
+    name = "NumPy"
+
+    def native(self, array: Any) -> Any:
+        """Return an array on the heap as one of the library, without a copy."""
+        return np.asarray(array)
+
+    def empty(self, *shape: int) -> Any:
+        """Return an array outside the heap."""
+        return np.empty(shape, bfloat16)
+
+    def normals(self, shape: tuple[int, int], seed: int) -> Any:
+        """Return random numbers that every PE can compute."""
+        return np.random.default_rng(seed).standard_normal(shape, np.float32).astype(bfloat16)
+
+    def fill(self, array: Any, value: Any) -> None:
+        """Set all elements."""
+        array[...] = value
+
+    def multiply(self, a: Any, b: Any, out: Any) -> None:
+        """Store A B in out, in the order of the stream of the products."""
+        out[...] = self.exact(a, b).astype(bfloat16)
+
+    def exact(self, a: Any, b: Any) -> Any:
+        """Return A B in float32."""
+        return a.astype(np.float32) @ b.astype(np.float32)
+
+    def difference(self, found: Any, expected: Any) -> tuple[float, float]:
+        """Return the largest difference of elements, and the largest element that was expected."""
+        expected = expected.astype(np.float32)
+        return float(np.abs(found.astype(np.float32) - expected).max()), float(np.abs(expected).max())
+
+    def follow(self, later: Any, earlier: Any) -> None:
+        """Let later work of a stream wait for the work that is in another one now."""
+
+    def queue(self, turns: Sequence[Callable[[], None]]) -> None:
+        """Queue work on the stream of the products."""
+        for turn in turns:
+            turn()
+
+    def seconds(self, turns: Sequence[Callable[[], None]], iters: int, graph: bool) -> tuple[float, float]:
+        """Return the seconds of a turn, and those in which the host queues it. Collective."""
+        pgas.barrier_all()
+        started = time.perf_counter()
+        for i in range(iters):
+            turns[i % 2]()
+        seconds = (time.perf_counter() - started) / iters
+        return seconds, seconds
+
+
+class _Torch:
+    """Products by cuBLAS through PyTorch."""
+
+    name = "cuBLAS (PyTorch)"
+
+    def __init__(self) -> None:
+        torch = importlib.import_module("torch")  # which the simulator does not need
+
+        self._torch = torch
+        word = pgas.zeros(1, bfloat16)
+        self.device = torch.from_dlpack(word).device  # the GPU that pgas assigned to this PE
+        pgas.free(word)
+        torch.cuda.set_device(self.device)
+        # A block that sends is scheduled before the blocks of products that have not started.
+        self.products, self.sends = torch.cuda.Stream(), torch.cuda.Stream(priority=-1)
+
+    def native(self, array: Any) -> Any:
+        return self._torch.from_dlpack(array)
+
+    def empty(self, *shape: int) -> Any:
+        return self._torch.empty(shape, dtype=self._torch.bfloat16, device=self.device)
+
+    def normals(self, shape: tuple[int, int], seed: int) -> Any:
+        generator = self._torch.Generator(self.device).manual_seed(seed)
+        return self._torch.randn(shape, generator=generator, dtype=self._torch.bfloat16, device=self.device)
+
+    def fill(self, array: Any, value: Any) -> None:
+        if isinstance(value, float):
+            array.fill_(value)
+        else:
+            array.copy_(value)
+
+    def multiply(self, a: Any, b: Any, out: Any) -> None:
+        self._torch.mm(a, b, out=out)
+
+    def exact(self, a: Any, b: Any) -> Any:
+        return a.float() @ b.float()  # PyTorch does not use TF32 unless it is told to
+
+    def difference(self, found: Any, expected: Any) -> tuple[float, float]:
+        expected = expected.float()
+        return float((found.float() - expected).abs().max()), float(expected.abs().max())
+
+    def follow(self, later: Any, earlier: Any) -> None:
+        later.wait_stream(earlier)
+
+    def queue(self, turns: Sequence[Callable[[], None]]) -> None:
+        self._torch.cuda.synchronize()  # what the default stream does is complete
+        with self._torch.cuda.stream(self.products):
+            for turn in turns:
+                turn()
+
+    def seconds(self, turns: Sequence[Callable[[], None]], iters: int, graph: bool) -> tuple[float, float]:
+        cuda_of = self._torch.cuda
+        start, stop = cuda_of.Event(enable_timing=True), cuda_of.Event(enable_timing=True)
+        if graph:
+            both = cuda_of.CUDAGraph()
+            with cuda_of.graph(both, stream=self.products, capture_error_mode="thread_local"):
+                for turn in turns:
+                    turn()
+            turns, iters = [both.replay], (iters + 1) // 2
+        with cuda_of.stream(self.products):
+            pgas.barrier_all()
+            pgas.sync_all(stream=self.products)
+            start.record()
+            began = time.perf_counter()
+            for i in range(iters):
+                turns[i % len(turns)]()
+            queued = time.perf_counter() - began
+            stop.record()
+        pgas.synchronize(self.products)
+        count = iters * 2 // len(turns)
+        return start.elapsed_time(stop) / 1e3 / count, queued / count
+
+
+def _nccl(job: Any, library: Any) -> tuple[Any, str]:
+    """Return torch.distributed with a group of all PEs over NCCL, or None and the reason. Collective."""
+    if pgas.SIMULATOR:
+        return None, "there is no GPU"
+    if len({(pe.node, pe.gpu) for pe in job.pes}) < job.n_pes:
+        return None, "it does not let PEs share a GPU"
+    distributed: Any = importlib.import_module("torch.distributed")
+    why = "" if distributed.is_available() and distributed.is_nccl_available() else "this PyTorch was built without it"
+    store, port, limit = None, 0, datetime.timedelta(seconds=60)
+    host = "127.0.0.1" if len({pe.node for pe in job.pes}) == 1 else pgas.broadcast_object(os.uname().nodename)
+    if not why and job.my_pe == 0:
+        try:
+            store = distributed.TCPStore(host, 0, job.n_pes, is_master=True, timeout=limit, wait_for_workers=False)
+            port = store.port
+        except Exception as error:  # of any class: the rest is measured without NCCL
+            why = _first_line(error)
+    port, why = pgas.broadcast_object(port), _any(why)
+    if why:
+        return None, why
+    try:
+        store = store or distributed.TCPStore(host, port, job.n_pes, is_master=False, timeout=limit, wait_for_workers=False)
+        distributed.init_process_group("nccl", store=store, rank=job.my_pe, world_size=job.n_pes, timeout=limit)
+        gathered = library.empty(job.n_pes, 8)
+        distributed.all_gather_into_tensor(gathered, library.empty(1, 8))  # makes the connections
+        pgas.synchronize()
+    except Exception as error:
+        why = _first_line(error)
+    why = _any(why)
+    return (None, why) if why else (distributed, "")
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _any(why: str) -> str:
+    """Return a reason that some PE has, or an empty string. Collective."""
+    return next((f"PE {pe}: {each}" for pe, each in enumerate(pgas.allgather_object(why)) if each), "")
+
+
+# What is measured -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Variant:
+    """One row of the table."""
+
+    name: str
+    turn: Callable[[int], None]  #: Queues a turn, with the first or the second of alternating buffers.
+    results: list[tuple[Any, Any, bool]]  #: Arrays, what they must contain after two turns, and whether exactly.
+    multiplies: bool = True  #: Whether it is more than the communication.
+    prepare: Callable[[], None] = field(default=lambda: None)  #: Provides operands after the buffers were set to wrong values.
+
+
+class _Pattern:
+    """One of the two patterns: its operands, and its variants."""
+
+    title = ""
+    variants: list[_Variant]
+
+    def __init__(self, options: argparse.Namespace, library: Any) -> None:
+        self.me, self.n, self.library, self.chunks = pgas.my_pe(), pgas.n_pes(), library, options.chunks
+        self.m, self.k, self.part, self.rows = options.m, options.k, options.n // self.n, options.m // self.n
+        self.arrived, self.started = (pgas.zeros((self.n, options.chunks, options.blocks), np.uint64) for _ in range(2))
+        self.turn, self._blocks = pgas.zeros(1, np.int64), options.blocks
+        self._buffers: list[Any] = []
+        self.begin = self._on_products(_begin, 1, 1, self.turn)
+
+    def rows_of(self, pe: int) -> slice:
+        """Return the rows that a PE owns."""
+        return slice(pe * self.rows, (pe + 1) * self.rows)
+
+    def chunk_of(self, pe: int, chunk: int) -> slice:
+        """Return the rows of a chunk."""
+        size, first = self.rows // self.chunks, pe * self.rows
+        return slice(first + chunk * size, first + (chunk + 1) * size)
+
+    def buffer(self, array: Any) -> Any:
+        """Keep an array that is set to wrong values before a check, and return it."""
+        self._buffers.append(array)
+        return array
+
+    def clear(self) -> None:
+        """Set all buffers to wrong values."""
+        for array in self._buffers:
+            self.library.fill(array, _WRONG)
+
+    def on_sends(self, kernel: Any, *arguments: Any) -> Callable[[], None]:
+        """Bind a kernel that sends."""
+        bound: Callable[[], None] = kernel[self._blocks, _THREADS, self.library.sends].bind(*arguments)
+        return bound
+
+    def _on_products(self, kernel: Any, blocks: int, threads: int, *arguments: Any) -> Callable[[], None]:
+        bound: Callable[[], None] = kernel[blocks, threads, self.library.products].bind(*arguments)
+        return bound
+
+    def waits(self, signal: Any, pe: int, chunk: int) -> Callable[[], None]:
+        """Bind a wait for the signals of a chunk."""
+        return self._on_products(_await, 1, _WAITING, signal, pe, chunk, self.turn)
+
+    def waits_for_all(self) -> Callable[[], None]:
+        """Bind a wait for all chunks of the other PEs."""
+        return self._on_products(_await_all, 1, _WAITING, self.arrived, self.turn)
+
+    def adds(self, total: Any, parts: Any) -> Callable[[], None]:
+        """Bind the sum of the parts of all PEs."""
+        size = self.rows * self.k
+        return self._on_products(_add, min(-(-size // _ADDING), 4096), _ADDING, total.reshape(size), parts.reshape(self.n, size))
+
+
+class _AllGather(_Pattern):
+    """C = A B, where the rows of A are on all PEs, and this PE has some columns of B."""
+
+    title = "all-gather + matmul"
+
+    def __init__(self, options: argparse.Namespace, library: Any, nccl: Any) -> None:
+        super().__init__(options, library)
+        me, n, m, k, rows, native = self.me, self.n, self.m, self.k, self.rows, library.native
+        mine, gathered = pgas.empty((rows, k), bfloat16), pgas.empty((2, m, k), bfloat16)
+        a, whole, g = native(mine), library.empty(m, k), self.buffer(native(gathered))
+        for pe in range(n):
+            library.fill(whole[self.rows_of(pe)], library.normals((rows, k), 2 * pe))
+        library.fill(a, whole[self.rows_of(me)])
+        b, c = library.normals((k, self.part), 2 * me + 1), self.buffer(library.empty(m, self.part))
+        expected, multiply = library.exact(whole, b), library.multiply
+        right = [(c, expected, False)]
+        others = [self.rows_of(pe) for pe in range(n) if pe != me]
+        send = [self.on_sends(_send_to_all, gathered[slot], mine, self.arrived, self.started, self.turn) for slot in (0, 1)]
+        running = self.waits(self.started, me, 0)
+        arrived = {(pe, chunk): self.waits(self.arrived, pe, chunk) for pe in range(n) if pe != me for chunk in range(self.chunks)}
+        all_arrived = self.waits_for_all()
+        gather = [pgas.fcollect.bind(pgas.TEAM_WORLD, gathered[slot], mine, stream=library.products) for slot in (0, 1)]
+        nccl_gathered = self.buffer(library.empty(m, k)) if nccl else None
+
+        def begin(slot: int) -> None:
+            self.begin()
+            library.follow(library.sends, library.products)
+            send[slot]()
+
+        def tiles(slot: int) -> None:
+            begin(slot)
+            all_arrived()
+            library.follow(library.products, library.sends)
+
+        def product(operand: Any, own: Any, wait: Callable[[int, int], None]) -> None:
+            multiply(own, b, c[self.rows_of(me)])
+            for step in range(1, n):
+                pe = (me - step) % n  # which sends to this PE in its step of this number
+                for chunk in range(self.chunks):
+                    wait(pe, chunk)
+                    place = self.chunk_of(pe, chunk)
+                    multiply(operand[place], b, c[place])
+
+        def overlapped(slot: int) -> None:
+            begin(slot)
+            running()
+            product(g[slot], a, lambda pe, chunk: arrived[pe, chunk]())
+            library.follow(library.products, library.sends)
+
+        def in_sequence(slot: int) -> None:
+            gather[slot]()
+            multiply(g[slot], b, c)
+
+        def by_nccl(slot: int) -> None:
+            nccl.all_gather_into_tensor(nccl_gathered, a)
+
+        def in_sequence_by_nccl(slot: int) -> None:
+            by_nccl(slot)
+            multiply(nccl_gathered, b, c)
+
+        copies = [(g[slot], whole, True) for slot in (0, 1)]
+        sent = [(g[slot][place], whole[place], True) for slot in (0, 1) for place in others]
+        self.variants = [
+            _Variant("communication, pgas", lambda slot: gather[slot](), copies, multiplies=False),
+            _Variant("communication, pgas tiles", tiles, sent, multiplies=False),
+            _Variant("matmul", lambda slot: multiply(whole, b, c), right),
+            _Variant("matmul in chunks", lambda slot: product(whole, whole[self.rows_of(me)], lambda *_: None), right),
+            _Variant(_IN_SEQUENCE[1], in_sequence, right),
+            _Variant(_OVERLAPPED, overlapped, right),
+        ]
+        if nccl:
+            copied = [(nccl_gathered, whole, True)]
+            self.variants.insert(0, _Variant("communication, NCCL", by_nccl, copied, multiplies=False))
+            self.variants.insert(-2, _Variant(_IN_SEQUENCE[0], in_sequence_by_nccl, right))
+
+
+class _ReduceScatter(_Pattern):
+    """C = the sum of A B of all PEs, of which each PE keeps some rows."""
+
+    title = "matmul + reduce-scatter"
+
+    def __init__(self, options: argparse.Namespace, library: Any, nccl: Any) -> None:
+        super().__init__(options, library)
+        me, n, m, k, rows, native = self.me, self.n, self.m, self.k, self.rows, library.native
+        partial, inbox = pgas.empty((m, k), bfloat16), pgas.empty((2, n, rows, k), bfloat16)
+        total = pgas.empty((rows, k), bfloat16)
+        product, parts, c, mine = (*(self.buffer(native(each)) for each in (partial, inbox, total)), self.rows_of(me))
+        a: Any = None
+        b: Any = None
+        expected: Any = None
+        for pe in range(n):
+            its_a, its_b = library.normals((m, self.part), 2 * pe), library.normals((self.part, k), 2 * pe + 1)
+            part = library.exact(its_a[mine], its_b)
+            expected = part if expected is None else expected + part
+            if pe == me:
+                a, b = its_a, its_b
+        own_product, multiply = library.exact(a, b), library.multiply
+        right, multiplied = [(c, expected, False)], [(product, own_product, False)]
+        targets = [(pe % n, chunk) for pe in range(me + 1, me + n) for chunk in range(self.chunks)]
+        send = {
+            (slot, pe, chunk): self.on_sends(
+                _send_chunk,
+                inbox[slot, me][self.chunk_of(0, chunk)], partial[self.chunk_of(pe, chunk)],
+                self.arrived, self.started, chunk, self.turn, pe,
+            )
+            for slot in (0, 1)
+            for pe, chunk in targets
+        }  # fmt: skip
+        running = {target: self.waits(self.started, *target) for target in targets}
+        all_arrived, add = self.waits_for_all(), [self.adds(total, inbox[slot]) for slot in (0, 1)]
+        scatter = pgas.reducescatter.bind(pgas.TEAM_WORLD, total, partial, pgas.SUM, stream=library.products)
+        nccl_product, nccl_total = [self.buffer(library.empty(size, k)) for size in (m, rows)] if nccl else [None, None]
+
+        def end(slot: int) -> None:
+            all_arrived()
+            add[slot]()
+            library.follow(library.products, library.sends)
+
+        def tiles(slot: int) -> None:
+            self.begin()
+            library.follow(library.sends, library.products)
+            for target in targets:
+                send[(slot, *target)]()
+            end(slot)
+
+        def overlapped(slot: int) -> None:
+            self.begin()
+            for pe, chunk in targets:
+                place = self.chunk_of(pe, chunk)
+                multiply(a[place], b, product[place])
+                library.follow(library.sends, library.products)
+                send[slot, pe, chunk]()
+                running[pe, chunk]()
+            multiply(a[mine], b, parts[slot, me])
+            end(slot)
+
+        def in_chunks(slot: int) -> None:
+            for target in targets:
+                place = self.chunk_of(*target)
+                multiply(a[place], b, product[place])
+            multiply(a[mine], b, product[mine])
+
+        def in_sequence(slot: int) -> None:
+            multiply(a, b, product)
+            scatter()
+
+        def by_nccl(slot: int) -> None:
+            nccl.reduce_scatter_tensor(nccl_total, nccl_product)
+
+        def in_sequence_by_nccl(slot: int) -> None:
+            multiply(a, b, nccl_product)
+            by_nccl(slot)
+
+        def prepare() -> None:
+            multiply(a, b, product)
+            for slot in (0, 1):
+                library.fill(parts[slot, me], product[mine])
+
+        self.variants = [
+            _Variant("communication, pgas", lambda slot: scatter(), right, multiplies=False, prepare=prepare),
+            _Variant("communication, pgas tiles", tiles, right, multiplies=False, prepare=prepare),
+            _Variant("matmul", lambda slot: multiply(a, b, product), multiplied),
+            _Variant("matmul in chunks", in_chunks, multiplied),
+            _Variant(_IN_SEQUENCE[1], in_sequence, right),
+            _Variant(_OVERLAPPED, overlapped, right),
+        ]
+        if nccl:
+            summed = [(nccl_total, expected, False)]
+            fill = lambda: multiply(a, b, nccl_product)  # noqa: E731
+            self.variants.insert(0, _Variant("communication, NCCL", by_nccl, summed, multiplies=False, prepare=fill))
+            self.variants.insert(-2, _Variant(_IN_SEQUENCE[0], in_sequence_by_nccl, summed))
+
+
+def _measure(pattern: _Pattern, variant: _Variant, options: argparse.Namespace) -> dict[str, Any]:
+    """Check a variant, time it, and return its row. Collective."""
+    library, turns = pattern.library, [lambda: variant.turn(0), lambda: variant.turn(1)]
+    pattern.clear()
+    library.queue([variant.prepare])
+    pgas.synchronize()
+    pgas.barrier_all()
+    library.queue(turns)
+    pgas.synchronize()
+    right = _agree(pattern, variant)
+    for _ in range(options.warmup_iters // 2):
+        library.queue(turns)
+    pgas.synchronize()
+    seconds, queued = library.seconds(turns, options.iters, options.cudagraph)
+    right &= _agree(pattern, variant)
+    received = (pattern.n - 1) * pattern.rows * pattern.k * bfloat16(0).nbytes
+    flops = 2 * pattern.m * pattern.k * pattern.part
+    times = pgas.allgather_object((seconds, queued, right))
+    slowest, host = (max(each[i] for each in times) for i in (0, 1))
+    row = {"pattern": pattern.title, "variant": variant.name, "us": slowest * 1e6, "host_us": host * 1e6}
+    row["gbps"] = None if variant.multiplies else received / slowest / 1e9
+    row["tflops"] = flops / slowest / 1e12 if variant.multiplies else None
+    return row | {"validated": all(each[2] for each in times)}
+
+
+def _agree(pattern: _Pattern, variant: _Variant) -> bool:
+    """Whether the results are right. A product may differ by the rounding of each PE's part and of each sum."""
+    right = True
+    for found, expected, exact in variant.results:
+        difference, largest = pattern.library.difference(found, expected)
+        right &= difference <= (0 if exact else (pattern.n + 2) * 2**-8 * largest)  # False for a NaN
+    return right
+
+
+# The command ----------------------------------------------------------------------------------------------------------------------
+
+
+def _options(argv: list[str] | None) -> argparse.Namespace:
+    parser = Parser("python -m pgas.perftests.overlap", description="Overlap of communication and matrix products.", allow_abbrev=False)
+    few = pgas.SIMULATOR
+    size, iters, warmup, blocks = (24, 2, 0, 2) if few else (8192, 50, 10, 8)
+    whole, sizes = within(1, 1 << 20), within(1, 1 << 20)
+    parser.add_argument("--m", type=sizes, default=size, metavar="N", help=f"rows of A, a multiple of PEs and chunks [{size}]")
+    parser.add_argument("--n", type=sizes, default=size, metavar="N", help=f"columns of B of all PEs, a multiple of PEs [{size}]")
+    parser.add_argument("--k", type=sizes, default=size, metavar="N", help=f"columns of A [{size}]")
+    parser.add_argument("--chunks", type=within(1, 1024), default=2, metavar="N", help="chunks of a PE's rows [2]")
+    parser.add_argument("--blocks", type=within(1, 1024), default=blocks, metavar="N", help=f"blocks that send [{blocks}]")
+    parser.add_argument("--iters", type=whole, default=iters, metavar="N", help=f"timed turns [{iters}]")
+    parser.add_argument("--warmup_iters", type=within(0, 1 << 20), default=warmup, metavar="N", help=f"turns before them [{warmup}]")
+    parser.add_argument("--cudagraph", action="store_true", help="capture two turns into a CUDA graph and launch that")
+    parser.add_argument("--transport", type=one_of(TRANSPORTS), metavar="NAME", help=f"{', '.join(TRANSPORTS)} [pgas chooses]")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the results as JSON")
+    parser.add_argument("--plot", type=output_file, metavar="FILE", help="draw the results as bars into a PNG")
+    options = parser.parse_args(argv)
+    if options.plot is not None and (why := lacking()) is not None:
+        parser.error(why)
+    if not pgas.SIMULATOR and importlib.util.find_spec("torch") is None:
+        parser.error("on a GPU, PyTorch multiplies: pip install torch")
+    return options  # type: ignore[no-any-return]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure, check, and print. The exit status is 1 if a result is wrong."""
+    outlive_reader()
+    options = _options(argv)
+    if options.transport is not None:
+        os.environ["PGAS_TRANSPORT"] = options.transport
+    os.environ.setdefault("PGAS_SYMMETRIC_SIZE", str(max(1 << 30, 16 * options.m * options.k + (128 << 20))))
+    with pgas.init() as job:
+        me, n = job.my_pe, job.n_pes
+        if n < 2 or options.m % (n * options.chunks) or options.n % n:
+            if me == 0:
+                allowed = f"{n} PEs must be at least 2, --m a multiple of {n * options.chunks} (PEs and chunks), and --n one of {n}"
+                print(f"overlap: error: {allowed}", file=sys.stderr)
+            return 2
+        library: Any = _NumPy() if pgas.SIMULATOR else _Torch()
+        nccl, why = _nccl(job, library)
+        rows = []
+        if me == 0:
+            _print_title(options, job, library, why)
+        for kind in (_AllGather, _ReduceScatter):
+            pattern = kind(options, library, nccl)
+            for variant in pattern.variants:
+                rows.append(_measure(pattern, variant, options))
+                if me == 0:
+                    _print_row(rows[-1])
+            if me == 0:
+                _print_gain([row for row in rows if row["pattern"] == kind.title])
+        if nccl:
+            nccl.destroy_process_group()
+        if me == 0:
+            _write(options, rows, why, library.name)
+    return int(not all(row["validated"] for row in rows))
+
+
+def _print_title(options: argparse.Namespace, job: Any, library: Any, why: str) -> None:
+    facts = pgas.info()
+    print(
+        f"# {job.n_pes} PEs on {place(facts['machine'], facts['gpu'])}; transport {facts['transport']}; products by {library.name}; {now()}"
+    )
+    shape = f"M {options.m}, N {options.n} (a PE: {options.n // job.n_pes}), K {options.k}, bfloat16"
+    print(f"# {shape}; {options.chunks} chunks, {options.blocks} blocks send{', CUDA graph' if options.cudagraph else ''}")
+    if pgas.SIMULATOR:
+        print("# simulator: kernels are interpreted here; these are an interpreter's times, not hardware's")
+    if why:
+        print(f"# NCCL was not measured: {why}")
+    print(f"{'pattern':<25}{'variant':<27}{'us':>10}{'host us':>10}{'GB/s':>8}{'TFLOP/s':>9}  validated", flush=True)
+
+
+def _print_row(row: dict[str, Any]) -> None:
+    figures = ("-" if row[name] is None or not row["validated"] else f"{row[name]:.1f}" for name in ("us", "host_us", "gbps", "tflops"))
+    cells = "".join(f"{text:>{width}}" for text, width in zip(figures, (10, 10, 8, 9), strict=True))
+    print(f"{row['pattern']:<25}{row['variant']:<27}{cells}  {'yes' if row['validated'] else 'NO'}", flush=True)
+
+
+def _print_gain(rows: list[dict[str, Any]]) -> None:
+    """Print how much faster the overlapped form is than both in sequence."""
+    times = {row["variant"]: row["us"] for row in rows if row["validated"]}
+    found = [
+        f"{times[name] / times[_OVERLAPPED]:.2f} times as fast as {name}" for name in _IN_SEQUENCE if {name, _OVERLAPPED} <= times.keys()
+    ]
+    if found:
+        print(said(f"# {rows[0]['pattern']}, overlapped: {', '.join(found)}", pgas.SIMULATOR), flush=True)
+
+
+def _write(options: argparse.Namespace, rows: list[dict[str, Any]], why: str, library: str) -> None:
+    """Write the results, and draw them."""
+    flags = {name: value for name, value in vars(options).items() if name not in ("json", "plot")}
+    data = {"test": "overlap", "date": now(), "commit": commit(), **pgas.info(), "args": flags, "products": library, "without_nccl": why}
+    if options.json:
+        Path(options.json).write_text(rows_in_lines(data | {"rows": rows}) + "\n", encoding="utf-8")
+    if options.plot:
+        panels = [
+            Bars([(row["variant"], row["us"] * 1e-6) for row in rows if row["pattern"] == title and row["validated"]], "time", "s", title)
+            for title in dict.fromkeys(row["pattern"] for row in rows)
+        ]
+        shape = f"M {options.m}, N {options.n}, K {options.k}, bfloat16, {options.chunks} chunks, {options.blocks} blocks send"
+        where = f"{place(data['machine'], data['gpu'])}: {data['npes']} PEs, {data['transport']}, products by {library}"
+        picture(options.plot, "Communication and a library's matrix products", f"{where}; {shape}", panels)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""perftests/overlap.py: every variant is checked, tiles that do not arrive are an error, and its kernels compile for a GPU."""
+
+import json
+import os
+import subprocess
+import sys
+
+import forks
+import pytest
+from examples import ROOT
+from jobs import launcher
+
+PATTERNS = ("all-gather + matmul", "matmul + reduce-scatter")
+VARIANTS = (
+    "communication, pgas", "communication, pgas tiles", "matmul", "matmul in chunks", "in sequence, pgas", "overlapped, pgas",
+)  # fmt: skip
+TILES = ("communication, pgas tiles", "overlapped, pgas")
+
+#: Signals without their data.
+WITHOUT_DATA = """
+import sys
+import pgas
+from pgas import cuda
+def put_signal_block(dest, source, *signal):
+    if cuda.threadIdx.x == 0:
+        pgas.signal_op(*signal)
+pgas.put_signal_block = put_signal_block
+from pgas.perftests import overlap
+sys.exit(overlap.main())
+"""
+
+#: Kernels for a GPU, without PyTorch.
+COMPILED = """
+import sys
+from pgas.perftests import overlap
+overlap.importlib.util.find_spec = lambda name: True
+overlap._Torch = overlap._NumPy
+overlap._nccl = lambda job, library: (None, "")
+sys.exit(overlap.main(["--m", "64", "--n", "64", "--k", "64", "--iters", "1"]))
+"""
+
+
+def overlap(npes, *flags, program=("-m", "pgas.perftests.overlap"), **variables):
+    command = [*launcher(npes), forks.python(), *program, *flags]
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", **variables}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250, check=False)
+
+
+def test_table_json_and_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    result, image = tmp_path / "overlap.json", tmp_path / "overlap.png"
+    flags = "--m", "18", "--n", "9", "--k", "5", "--chunks", "3", "--blocks", "2", "--iters", "1"
+    done = overlap(3, *flags, "--json", str(result), "--plot", str(image))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "# NCCL was not measured: there is no GPU" in done.stdout
+    data = json.loads(result.read_text())
+    assert [(row["pattern"], row["variant"]) for row in data["rows"]] == [(p, v) for p in PATTERNS for v in VARIANTS]
+    assert all(row["validated"] and row["us"] > 0 for row in data["rows"])
+    assert (data["npes"], data["args"]["chunks"], data["products"]) == (3, 3, "NumPy")
+    assert image.read_bytes().startswith(b"\x89PNG")
+
+
+def test_tiles_that_do_not_arrive(tmp_path):
+    program, result = tmp_path / "program.py", tmp_path / "overlap.json"
+    program.write_text(WITHOUT_DATA)
+    done = overlap(2, "--m", "8", "--n", "4", "--k", "4", "--json", str(result), program=[str(program)])
+    assert done.returncode == 1, done.stderr
+    wrong = [(row["pattern"], row["variant"]) for row in json.loads(result.read_text())["rows"] if not row["validated"]]
+    assert wrong == [(pattern, variant) for pattern in PATTERNS for variant in TILES]
+    assert "overlapped: " not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("npes", "flags"), [(2, ("--m", "6", "--chunks", "2")), (2, ("--n", "3")), (1, ())], ids=["chunks", "columns", "one PE"]
+)
+def test_shapes_that_cannot_be_divided(npes, flags):
+    done = overlap(npes, *flags)
+    assert done.returncode == 2
+    assert "overlap: error: " in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("npes", [2, 3, 4])
+@pytest.mark.parametrize("transport", ["p2p", "ibgda", "ibrc"])
+def test_transports(transport, npes):
+    flags = "--m", str(npes * 6), "--n", str(npes * 2), "--k", "7", "--chunks", "2", "--blocks", "4"  # a block has no row of a chunk
+    done = overlap(npes, *flags, "--transport", transport, PGAS_SIM_WEAK="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.sass
+def test_kernels_compile_for_a_gpu(tmp_path):
+    (tmp_path / "program.py").write_text(COMPILED)
+    command = [sys.executable, "-m", "pgas", "compile", "--transport", "ibgda", "--json", str(tmp_path / "program.py")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout).keys() == {"_begin", "_send_to_all", "_send_chunk", "_await", "_await_all", "_add"}
