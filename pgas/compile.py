@@ -1,8 +1,8 @@
 """Find what the kernels of a program need on a GPU, without one: ``python -m pgas compile [--transport ibgda] prog.py [arguments]``.
 
 The program runs without a job, as PE 0 of --pes. A launch compiles its kernel for its arguments, and does nothing else. Other host
-operations do nothing, arrays are NumPy arrays, and properties of the GPU are those of an H100, so results are those of a program whose
-kernels never ran. The program's own output is dropped.
+operations do nothing, arrays are NumPy arrays, and the GPU has the properties of an H100. The program therefore behaves as if its kernels
+never ran. Its own output is dropped.
 
 The command prints for each kernel: the number of SASS instructions, the registers of a thread, the bytes that it spills, the bytes of its
 stack, and how many of the instructions are loads, stores, atomics, and fences. A PGAS_ variable has the same meaning as for a job's
@@ -137,7 +137,7 @@ class Found:
             name += "'"
         try:
             ptx = compile_ptx(dispatcher, types)
-        except Exception as error:  # Of whatever class the compiler raises.
+        except Exception as error:  # The compiler raises errors of many classes.
             self.errors[name] = reason(error, function)
             return
         self.arguments[name] = shown

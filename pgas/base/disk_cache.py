@@ -2,9 +2,9 @@
 
 Loading a file executes its code. Therefore, a file is loaded only if this user owns it and its directory, no other user can write to them,
 and its checksum is right. The directory is ``pgas``, in the first of Numba's locations where this user can have a private one:
-$NUMBA_CACHE_DIR, ``__pycache__`` next to the source, ``~/.cache/numba``; for notebooks IPython's. Code of pgas itself is stored next to its
-source only as a last resort, because ``pip uninstall`` would leave such files, and the directory pgas with them, which Python could still
-import.
+$NUMBA_CACHE_DIR, ``__pycache__`` next to the source, ``~/.cache/numba``, or IPython's for notebooks. Code of pgas itself is stored next to
+its source only as a last resort, because ``pip uninstall`` would leave such files, and the directory pgas with them, which Python could
+still import.
 
 Without a cache, every process compiles the code. Therefore, failures of the cache are warnings, which name the file, not errors.
 """
@@ -43,8 +43,8 @@ class Files:
 
     Args:
         folder: directory of the files.
-        name: of the function; files of other functions are not touched.
-        stamp: of the function's source; saving removes code with other stamps.
+        name: name of the function; files of other functions are not touched.
+        stamp: stamp of the function's source; saving removes code with other stamps.
         dumps: the pickler.
     """
 
@@ -57,13 +57,13 @@ class Files:
         return self._folder / f"{self._current}{_hash(key)[:32]}.nbc"
 
     def load(self, key: Any) -> Any:
-        """Return the code of a key, None if there is none or it may not be loaded."""
+        """Return the code of a key, or None if there is none or it must not be loaded."""
         path = self.path(key)
         try:
             kept, code = pickle.loads(self._whole(path))
         except FileNotFoundError:
             return None
-        except Exception as error:  # unpickling may raise anything
+        except Exception as error:  # Unpickling may raise anything.
             _warn(f"{path} was not loaded, so the code is being recompiled: {error}")
             return None
         return code if kept == key else None
@@ -166,7 +166,7 @@ def places(impl: Any) -> list[Any]:
 
 
 class Uncacheable(Exception):
-    """Compiled code depends on something that cannot be part of a key."""
+    """The compiled code depends on something that cannot be part of a key."""
 
 
 class OnDisk:
@@ -213,7 +213,7 @@ class OnDisk:
             base.save_overload(sig, data)
         except Uncacheable:
             pass
-        except OSError as error:  # Numba tries the directory first
+        except OSError as error:  # Numba writes to the directory before it saves.
             _cannot_keep(self._cache_file.path(()), error)
 
 
