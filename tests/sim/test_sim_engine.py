@@ -173,7 +173,7 @@ class TestFrontend:
         out = zeros()
         k[1, 1, 0, 8 << 10](out)
         assert out[0] == 2 << 10
-        with pytest.raises(ValueError, match=r"k: its blocks take 49160 bytes of shared memory, the range is 0 to 49152$"):
+        with pytest.raises(ValueError, match=r"k: blocks must have 0 to 49152 bytes of shared memory, not 49160$"):
             k[1, 1, 0, (8 << 10) + 8](out)
 
     def test_a_grid_barrier_of_more_blocks_than_run_at_once(self) -> None:
