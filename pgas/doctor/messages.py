@@ -35,9 +35,9 @@ _KINDS = (
         "the first message of any PE is the cause, the rest follow from it; signal 9 is often the machine's out-of-memory killer (dmesg). "
         "After a DeviceError or CompletionError, pgas.reset() makes the job usable again"),
     Remedy("launch",
-        (r"\bstore\b", r"\bsecret\b|holds no key|owned or readable by other users",
+        (r"\bstore\b", r"\bsecret\b|does not contain a key|owned or readable by other users",
          r"torchrun|SLURM_|COMM_NULL|intracommunicator|\bunique_id\b",
-         r"says that this is rank|\brank \d+|rank must be|--node-rank|--nnodes", r"at most one of comm, unique_id",
+         r"this is rank|there are \d+ PEs|\brank \d+|rank must be|--node-rank|--nnodes", r"at most one of comm, unique_id",
          r"sends \d+ bytes to the other PEs", r"nodes start \d+ PEs|PE \d+ cannot be started|is not a host: |is not HOST:PORT",
          r"numba\.cuda was imported before pgas|in this process with a different configuration",
          r"pgas\.init\(\) (must run|has not been called)", r"PGAS_PES_PER_NODE"),

@@ -543,9 +543,7 @@ os.kill(os.getpid(), signal.SIGUSR1)
 """
     ended = job(text)
     assert ended.status == 0, ended
-    said = re.findall(
-        r"pgas: process \d+ has no job to report on, as pgas.init\(\) has not ended, or pgas.finalize\(\) has: it is at", ended.err
-    )
+    said = re.findall(r"pgas: process \d+ has no job, because pgas.init\(\) has not ended, or pgas.finalize\(\) has: it is at", ended.err)
     assert (len(said), ended.out.count("own")) == ((0, 5) if own else (5, 0)), ended
 
 
@@ -574,7 +572,7 @@ say("goes on")
     ended = job(text, npes=1)
     assert (ended.status, ended.out.count("goes on")) == (0, 1), ended
     assert len(re.findall("hang report: SIGUSR1 to PE 0", ended.err)) == 2, ended
-    assert len(re.findall("has no job to report on", ended.err)) == 1, ended
+    assert len(re.findall("has no job, because", ended.err)) == 1, ended
 
 
 def test_a_compilation_stands_for_the_calls_of_the_compiler(monkeypatch):

@@ -606,7 +606,7 @@ def test_a_list_of_no_host(listed):
         ("MASTER_ADDR", "a..b", "MASTER_ADDR: 'a..b' is not a host: "),
         ("MASTER_ADDR", "x" * 300, f"MASTER_ADDR: '{'x' * 80}...' is not a host: "),
         ("MASTER_PORT", "\N{SUPERSCRIPT TWO}", "MASTER_PORT: '\N{SUPERSCRIPT TWO}' is not an integer"),
-        ("WORLD_SIZE", "5000", "torchrun says that this is rank 0 of 5000; a job has at most 4096 PEs, from 0 on"),
+        ("WORLD_SIZE", "5000", "according to torchrun, this is rank 0 of 5000; a job has at most 4096 PEs, from 0 on"),
     ],
 )  # fmt: skip
 def test_rubbish_from_a_launcher(name, value, words, monkeypatch):
