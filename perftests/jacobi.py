@@ -317,7 +317,8 @@ def main(argv: list[str] | None = None) -> int:
         mesh, whole = _Mesh(options.nx, options.ny), _Mesh(options.nx, options.ny, alone=True)
         if version == "persistent":
             sharing = sum(pe.gpu == job.pes[me].gpu for pe in job.pes)
-            blocks = options.blocks or (2 if pgas.SIMULATOR else _sms() // sharing * _PERSISTENT_BLOCKS)
+            sms = 0 if pgas.SIMULATOR else int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
+            blocks = options.blocks or sms // sharing * _PERSISTENT_BLOCKS or 2
             solver: Any = _Persistent(mesh, max(1, blocks), _PERSISTENT_THREADS)
         else:
             solver = _Stepwise(mesh, _by_p if version == "p" else _by_put)
@@ -363,10 +364,6 @@ def _print(row: dict[str, Any], wrongs: list[int], options: argparse.Namespace, 
         print(f"Num {_PLACE}s: {n}.", said(line, pgas.SIMULATOR), sep="\n")
     if options.json:
         Path(options.json).write_text(json.dumps({"test": "jacobi", **pgas.info(), "rows": [row]}, indent=1) + "\n")
-
-
-def _sms() -> int:
-    return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
 
 
 if __name__ == "__main__":

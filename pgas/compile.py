@@ -212,10 +212,6 @@ def _full(shape: Any, value: Any, dtype: Any = None, **_: Any) -> _Array:
     return np.full(shape, value, dtype and dtype_of(dtype)).view(_Array)
 
 
-def _ones(shape: Any, dtype: Any = np.float64, **_: Any) -> _Array:
-    return _full(shape, 1, dtype)
-
-
 def _array(values: Any, dtype: Any = None, **_: Any) -> _Array:
     return np.array(values, dtype and dtype_of(dtype)).view(_Array)
 
@@ -247,7 +243,8 @@ def _pretend(found: Found, n_pes: int) -> None:
     HOST_FORMS.update(dict.fromkeys(HOST_FORMS, nothing))
     BINDER[:] = [lambda *_: nothing]
     pretended: dict[str, Callable[..., Any]] = {
-        "init": init, "launch": launch, "array": _array, "full": _full, "ones": _ones, "empty": _empty, "zeros": _empty,
+        "init": init, "launch": launch, "array": _array, "empty": _empty, "zeros": _empty, "full": _full,
+        "ones": lambda shape, dtype=np.float64, **_: _full(shape, 1, dtype),
         "full_like": _like(_full), "empty_like": _like(_empty), "zeros_like": _like(_empty),
         "allgather_object": lambda value: [value] * n_pes,
         "broadcast_object": lambda value, *_: value, "unique_id": lambda *_: bytes(128),

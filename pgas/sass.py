@@ -121,11 +121,7 @@ def _built(ptx: str, section: str, notes: str) -> Built:
     return Built(ptx, tuple(instructions), **numbers)
 
 
-_PTXAS = {
-    "registers": r"Used (\d+) registers",
-    "spills": r"(\d+) bytes spill stores",
-    "stack": r"(\d+) bytes stack frame",
-}
+_PTXAS = {"registers": r"Used (\d+) registers", "spills": r"(\d+) bytes spill stores", "stack": r"(\d+) bytes stack frame"}
 
 
 def configure(transport: str, map_by: str = "cta", *, check: bool = False, settles: bool = False, big_endian: bool = False) -> None:

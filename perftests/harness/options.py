@@ -108,11 +108,9 @@ def parse(prog: str, description: str, defaults: Defaults, scopes: Sequence[str]
     """Return the options of a command line.
 
     Args:
-        prog: name of the test.
         description: first sentence of --help.
         defaults: values of missing flags.
         scopes: scopes of the test, the default first; ``-s`` exists if there are several.
-        argv: arguments of the command.
 
     Raises:
         SystemExit: status 2 for a bad value, 0 for --help; PE 0 prints the one sentence, the others nothing.

@@ -34,10 +34,6 @@ def kernel_seconds(
     """Launch a kernel, wait for it, and return the seconds that it ran.
 
     Args:
-        kernel: kernel made by @pgas.jit.
-        ctas: number of blocks.
-        threads: threads per block.
-        arguments: arguments of the kernel.
         at_once: whether to launch it without a lead-in, for a kernel that must be running when another PE's begins after its lead-in.
         together: whether all PEs synchronize on the stream before the clock starts, so that their kernels begin at the same time;
             collective.

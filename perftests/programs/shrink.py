@@ -27,7 +27,6 @@ def shrunk(program: Program, fails: Callable[[list[Numbered]], bool], trials: in
     """Return a smaller list of operations that still fails.
 
     Args:
-        program: a failing program.
         fails: function that returns whether a program of some operations fails.
         trials: maximum number of calls of fails.
     """

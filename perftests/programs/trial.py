@@ -32,9 +32,6 @@ from pgas.perftests.programs.oracle import Fault, Oracle, Results, fetches, imag
 
 __all__ = ["Trial"]
 
-#: Results of a PE: regions after each phase, fetched elements, fetched signals, and the slots of both by program and operation.
-_Left = tuple[bytes, bytes, bytes, Mapping[tuple[int, int], int]]
-
 _LARGEST_REGION = 8192
 #: Minimum number of bytes of registered memory. CUDA allocates small arrays from one block, which can be registered only once.
 _LEAST_REGISTERED = 1 if pgas.SIMULATOR else 4 << 20

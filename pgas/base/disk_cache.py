@@ -42,10 +42,8 @@ class Files:
     processes then load the code of one under the key of the other.
 
     Args:
-        folder: directory of the files.
         name: name of the function; files of other functions are not touched.
         stamp: stamp of the function's source; saving removes code with other stamps.
-        dumps: the pickler.
     """
 
     def __init__(self, folder: str, name: str, stamp: Any, dumps: Callable[[Any], bytes]) -> None:
@@ -137,7 +135,6 @@ class _Place:
     """One of Numba's locations for code files; takes the role of its locator class.
 
     Args:
-        locator: Numba's class.
         inside: whether it may be in the directory of this package.
     """
 
@@ -173,7 +170,6 @@ class OnDisk:
     """A mix-in for Numba's cache classes that keeps code in Files.
 
     Args:
-        function: the compiled function.
         key: returns the dependencies of the code beyond Numba's own key, at every load and save; if it raises Uncacheable, the cache is
             not used.
 

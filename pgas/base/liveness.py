@@ -278,8 +278,6 @@ def _be_at_end(me: int, call: str, seconds: float, pes: Mapping[int, int]) -> No
     """Report which PEs the parent, a PE, waits for in the call that ends its process. Only the reporter of the lowest waiting PE prints.
 
     Args:
-        me: the PE.
-        call: the call's name.
         seconds: seconds until the report is due.
         pes: pids of the PEs on this node, by number.
     """

@@ -40,9 +40,6 @@ def check_launch(kernel: str, grid: _Index, block: _Index, shared: int, most_thr
     """Reject a launch that CUDA rejects.
 
     Args:
-        kernel: name of the kernel.
-        grid, block: sizes of grid and block.
-        shared: bytes of dynamic shared memory.
         most_threads: launch_bounds of the kernel.
 
     Raises:

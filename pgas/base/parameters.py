@@ -78,8 +78,6 @@ def misfit(name: str, parameters: inspect.Signature, count: int, keywords: Colle
     """Return what is wrong with the arguments of a call of pgas.name, or "" if nothing is.
 
     Args:
-        name: name of the function.
-        parameters: parameters of the function.
         count: number of positional arguments of the call.
         keywords: names of its keyword arguments.
     """

@@ -1,16 +1,17 @@
-"""Reports of the host's waits for other processes: when they are due, and their text."""
+"""Waits of the host for GPUs and other processes, and reports of long waits: when they are due, and their text."""
 
 import contextlib
 import math
 import select
 import socket
 import sys
+import time
 from collections.abc import Callable
 
 from pgas.base import config
 from pgas.base.liveness import long_wait
 
-__all__ = ["overdue", "patience", "say", "tell_if_late"]
+__all__ = ["overdue", "patience", "say", "tell_if_late", "until"]
 
 #: Maximum timeout of poll(2), which is an int.
 _POLL_MAX_MS = (1 << 31) - 1
@@ -21,6 +22,16 @@ def say(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"pgas: {text}\n")  # Not print(), which writes the newline separately under PYTHONUNBUFFERED.
         sys.stderr.flush()
+
+
+def until(over: Callable[[], bool], poll: Callable[[], None]) -> None:
+    """Wait until a function returns True: poll for a while, then sleep between polls, up to 1 ms. poll may raise to end the wait."""
+    started, pause = time.perf_counter(), 10e-6
+    while not over():
+        if time.perf_counter() - started > 200e-6:
+            poll()
+            time.sleep(pause)
+            pause = min(pause * 1.5, 1e-3)
 
 
 def patience() -> float:

@@ -27,7 +27,6 @@ def try_queue_pair(adapter: Adapter, path: AddressPath) -> str:
     """Return which step failed and why, "" if none did. All objects are destroyed.
 
     Args:
-        adapter: the device.
         path: route of packets, which here come back to their port.
     """
     base, step = window.slot(0), "memory is not registered"

@@ -59,13 +59,7 @@ class Growth:
     """Grows the heap of a job.
 
     Args:
-        bounds: the bounds of the growth.
-        heap: this PE's allocator.
-        memory: this PE's memory.
-        nic: this PE's NIC, if it has one.
         near_pes: the PEs that map this PE's heap; empty if none does.
-        me: this PE's number.
-        exchange: exchanges small values among the PEs.
     """
 
     def __init__(

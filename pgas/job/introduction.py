@@ -24,10 +24,7 @@ def introduce(me: int, requested: Mapping[str, Any], gpu: "GPU | None", exchange
     """Exchange the descriptions of all PEs, check that they fit together, and return them by number. Collective.
 
     Args:
-        me: this PE's number.
-        requested: this PE's values of the PGAS_* variables.
         gpu: this PE's GPU; None: the simulator.
-        exchange: exchanges small values among the PEs.
 
     Raises:
         BootstrapError: if PEs were started differently.

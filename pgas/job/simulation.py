@@ -22,12 +22,8 @@ def of(
     """Install the hooks that end kernels of a job early; enter weak mode if weak is given.
 
     Args:
-        my_pe: this PE's number.
-        memory: this PE's memory.
-        nic: this PE's NIC, if there is one.
         health: object that ends waits of the host, and here also kernels, by an exception.
         weak: value of PGAS_SIM_WEAK.
-        hang: this PE's part in hang reports.
         check: function that raises the error of a record.
     """
 

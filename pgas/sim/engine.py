@@ -258,7 +258,6 @@ def enter(what: str, place: int, rank: int) -> None:
     """Begin a collective on a channel, which admits one at a time.
 
     Args:
-        what: the call.
         place: address of the channel.
         rank: number of the calling thread among those that call together; 0 ends it (leave()).
 

@@ -209,10 +209,6 @@ def _print(*values: Any, **kwargs: Any) -> None:
     print(*[typed(value) for value in values], **kwargs)
 
 
-def _len(of: Any) -> Any:
-    return int64(len(of))
-
-
 def _round(number: Any, ndigits: int | None = None) -> Any:
     return int64(round(number)) if ndigits is None else round(number, ndigits)
 
@@ -251,7 +247,7 @@ _BUILTINS = dict(builtins.__dict__) | {
     "int": _Type("int", (), {"make": staticmethod(_int), "of": (int, np.integer)}),
     "float": _Type("float", (), {"make": staticmethod(_float), "of": (float, np.floating)}),
     "bool": _Type("bool", (), {"make": staticmethod(boolean), "of": (boolean, bool, np.bool_)}),
-    "len": _len,
+    "len": lambda of: int64(len(of)),
     "print": _print,
     "round": _round,
     "min": _extreme(min),

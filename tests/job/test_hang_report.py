@@ -52,7 +52,7 @@ say("handler", signal.getsignal(signal.SIGUSR1) is inquiry._without_job)
 """
 
 #: A line about a wait for other PEs on the host. The sample may fall into what the wait calls.
-IN_BARRIER = r"  host: program\.py:\d+ <module> > .* > (?:mpi\.py:\d+ _wait|store\.py:\d+ _await)(?: > .*)?"
+IN_BARRIER = r"  host: program\.py:\d+ <module> > .* > (?:waits\.py:\d+ until|store\.py:\d+ _await)(?: > .*)?"
 
 #: Seconds of a wait with a limit of 2. The report of another thread's error may come later, on a busy machine.
 OVER_2 = r"(?:[2-9]|\d\d+)\.\d s"

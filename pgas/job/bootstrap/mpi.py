@@ -15,7 +15,7 @@ from pgas.base.agreement import of_another
 from pgas.base.errors import BootstrapError
 from pgas.base.launcher import Launched
 from pgas.base.remedies import mend
-from pgas.base.waits import overdue, patience
+from pgas.base.waits import overdue, patience, until
 from pgas.job.bootstrap.processes import flush, siblings
 from pgas.job.bootstrap.shared_files import forget_early, forget_shared_files, guard_shared_files
 
@@ -59,7 +59,7 @@ class MPIBootstrap:
             raise BootstrapError(self._left)
         mpi, comm = self._mpi, self._comm
         self.met = False
-        self._wait(self._making.Test, poll)
+        until(self._making.Test, poll)
         tag = self._completed % (_TAGS - 1) + 1
         missing = self.missing = set(range(self.size)) - {self.rank}
         self._sent += [(pe, comm.Isend([data, mpi.BYTE], pe, tag)) for pe in missing]
@@ -83,20 +83,11 @@ class MPIBootstrap:
                 self._hear()
             return not self.missing
 
-        self._wait(arrived, poll)
+        until(arrived, poll)
         self.met = True
-        self._wait(delivered, poll)
+        until(delivered, poll)
         self._completed += 1
         return [gathered[pe] for pe in range(self.size)]
-
-    def _wait(self, over: Callable[[], bool], poll: Callable[[], None]) -> None:
-        """Poll for a while, then sleep between polls, up to 1 ms."""
-        started, pause = time.perf_counter(), 20e-6
-        while not over():
-            if time.perf_counter() - started > 200e-6:
-                poll()
-                time.sleep(pause)
-                pause = min(pause * 1.5, 1e-3)
 
     def leave(self, why: str) -> None:
         """Send the reason to each other rank, in a message so short that MPI sends it immediately. Further calls do nothing.

@@ -147,9 +147,6 @@ class Store:
     """A job whose PEs meet at a store (bootstrap.Bootstrap).
 
     Args:
-        address: the store's address.
-        rank: this PE's number.
-        size: number of PEs.
         group: the job's name at the store.
         timeout_s: PGAS_TIMEOUT, the limit of the attempts to reach the store, and later of its silence.
         poll: function called meanwhile; it may raise to end the attempts.

@@ -86,7 +86,6 @@ class StoreServer:
     Args:
         host: the only address to listen on.
         port: port to listen on; 0: any free one.
-        secret: the job's secret.
         ports: number of consecutive ports to try.
 
     Raises:

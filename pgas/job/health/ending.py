@@ -100,11 +100,9 @@ def end_all(bootstrap: Bootstrap, explain: Callable[[], None], *, after: bool, g
     """End the job; print why, unless another process on this node does. The job does not end before one has printed it.
 
     Args:
-        bootstrap: bootstrap of the job.
         explain: function that prints why.
         after: whether the failure here follows from another process's failure, which that process reports.
         grace_s: seconds for others to print it, and to end the job.
-        status: exit status of the job.
     """
     with contextlib.suppress(ValueError):  # This is not the main thread.
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # A second Ctrl-C must not interrupt this.

@@ -60,7 +60,6 @@ class Reporter:
     """A PE's part in the hang reports of its job.
 
     Args:
-        subject: the sources of this PE's report.
         form: text, json or off.
     """
 
@@ -245,7 +244,7 @@ def _host_stack() -> list[str]:
     frame = platform.host_frame(sys._current_frames().get(main))
     frames: list[FrameType] = []
     while frame is not None:
-        if not _is_own(frame):
+        if frame.f_globals.get("__name__") not in (__name__, "pgas.job.health.inquiry"):  # These belong to the report itself.
             frames.insert(0, frame)
         frame = frame.f_back
     first = next((i for i, f in enumerate(frames) if _is_of_pgas(f)), len(frames))
@@ -259,8 +258,3 @@ def _host_stack() -> list[str]:
 
 def _is_of_pgas(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "pgas"
-
-
-def _is_own(frame: FrameType) -> bool:
-    """Whether a frame belongs to the report itself."""
-    return frame.f_globals.get("__name__") in (__name__, "pgas.job.health.inquiry")

@@ -53,7 +53,6 @@ class Inquiry:
     """Makes this PE's reports on request, and requests those of other PEs.
 
     Args:
-        me: this PE's number.
         report: function that prints this PE's report, given the reason; called in any thread, one call at a time.
     """
 

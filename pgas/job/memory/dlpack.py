@@ -74,12 +74,8 @@ def capsule(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtyp
     """Return a capsule of memory; it keeps owner alive until its reader is done.
 
     Args:
-        address: address of the first element.
-        shape: shape of the array.
         strides: strides in bytes.
-        dtype: dtype of the elements.
         device: DLDeviceType and number of the device.
-        owner: object that must live as long as the reader.
 
     Raises:
         BufferError: if DLPack has no such elements, or a stride is not a multiple of the element's size.

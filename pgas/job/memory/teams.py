@@ -190,8 +190,6 @@ class Teams:
 
     Args:
         memory: this PE's memory, with the slot and the state page mapped.
-        me: this PE's number.
-        plan: the division of team memory.
         groups: all PEs, in groups that map each other's memory.
         nodes: all PEs, in groups of one node each.
     """

@@ -44,10 +44,6 @@ class SoftwareCard:
     exposes a source that is reused too early, or a flag on another queue pair that should have waited.
 
     Args:
-        requested: the values of the PGAS_* variables.
-        gpu: this PE's GPU.
-        pes: all PEs.
-        me: this PE's number.
         warn: function that shows the user a warning.
         rung_by_cpu: whether a CPU stores to its registers.
     """

@@ -112,11 +112,7 @@ def choose(
     """Choose the paths of a job. Collective.
 
     Args:
-        job: object that makes collective calls.
-        me: this PE's number.
         requested: the values of the PGAS_* variables, which are the same on every PE except those of hca.LOCAL.
-        gpu: this PE's GPU.
-        pes: all PEs.
         warn: function that shows the user a warning.
 
     Raises:

@@ -1,6 +1,5 @@
 """The GPU of this PE as the platform of its kernels (platform.py): its choice, its properties, and its access to other GPUs."""
 
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from cuda.core import Device
 from pgas.base.backend import cuda_device_count
 from pgas.base.errors import PgasError
 from pgas.base.remedies import explain
+from pgas.base.waits import until
 from pgas.job.paths import gpu_streams
 from pgas.kernels.compiler import compiler, launches
 from pgas.transports.devices import pci_address
@@ -111,12 +111,7 @@ def wait(stream: Any, call: str, poll: Callable[[], None], guarded: Callable[[],
         compiler.enter_device()  # Because a new thread of the program has no current GPU.
         Device().set_current()  # So that cuda.core also uses it.
         event = core_stream(stream).record()
-        started, pause = time.perf_counter(), 10e-6
-        while not event.is_done:
-            if time.perf_counter() - started > 200e-6:
-                poll()
-                time.sleep(pause)
-                pause = min(pause * 1.5, 1e-3)
+        until(lambda: event.is_done, poll)
         if stream is None:
             check(driver.cuCtxSynchronize(), "cuCtxSynchronize")  # Not cuda.core's sync(), because that starts the CUDA runtime.
 

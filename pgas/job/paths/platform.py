@@ -70,7 +70,6 @@ class Platform(Protocol):
         """Wait for the kernels of a stream (None: of the device). Raises if a kernel failed, or the context is lost.
 
         Args:
-            stream: the stream.
             call: the user's call, for messages.
             poll: function called during a wait for a GPU; it may raise to end the wait.
             guarded: function that makes the context of a wait for a GPU.

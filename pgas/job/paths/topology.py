@@ -83,10 +83,6 @@ def check_memory(pes: Sequence[PE], size: int) -> None:
     In the simulator, the default size is never rejected, because memory is allocated on first use, and PEs on a laptop seldom fill their
     heaps.
 
-    Args:
-        pes: all PEs.
-        size: value of PGAS_SYMMETRIC_SIZE.
-
     Raises:
         HeapError: if they do; the message gives the size of the heaps, the memory, and the largest size of each heap.
     """
@@ -111,7 +107,6 @@ def slow_engine(pes: Sequence[PE], gpu: str) -> str | None:
     """Return a warning if the cuda engine of the software NIC would share a GPU with a PE without MPS; None otherwise.
 
     Args:
-        pes: all PEs.
         gpu: UUID of the engine's GPU, on the node of the PEs.
     """
     for pe in pes:
@@ -127,7 +122,6 @@ def choose_engine(requested: str, on_gpus: bool) -> str:
     """Return the engine of the software NIC.
 
     Args:
-        requested: value of PGAS_ENGINE.
         on_gpus: whether heaps are in GPU memory.
 
     Raises:
@@ -164,7 +158,6 @@ class Neighbours:
     """Which PEs are on one node, and which of these map each other's memory.
 
     Args:
-        pes: all PEs.
         access: access[a][b] is None if PE a can map PE b's memory, otherwise the reason why it cannot; used only for PEs on one node.
         per_node: PGAS_PES_PER_NODE.
 
