@@ -78,10 +78,10 @@ def _compare(words: Any, expected: Any, first: int, last: int, offset: int, wron
 
 @functools.cache
 def _kernel(name: str, op: str, scope: str, threads: int) -> Any:
-    """Make the kernel for blocks of ``threads`` threads: in each iteration every block calls once, with its part of the message.
+    """Make the kernel for blocks of ``threads`` threads. In each iteration, every block calls once, with its part of the message.
 
-    In a checked warm-up, each block compares its whole destination; then the members synchronize, so that dest may be overwritten. parts
-    (of the kernel): number of parts of source and of dest, and of numbers per element.
+    In a checked warm-up, each block compares its whole destination; then the members synchronize, so that dest may be overwritten. The
+    kernel's argument parts gives the number of parts of source, that of dest, and the number of numbers per element.
     """
     call, sync, meet = _call(COLLECTIVES[name], op, scope), scope_syncs[scope], _of_scope("team_sync", scope)
 
@@ -187,7 +187,7 @@ def _without_team(function: Any) -> Any:
 
 @functools.cache
 def _meeting_kernel(name: str, scope: str) -> Any:
-    """Make the kernel: in each iteration every block calls once.
+    """Make the kernel in which every block calls once in each iteration.
 
     In a checked warm-up, each PE puts the number of the iteration into a cell of its right neighbor before the call. After the call, its
     own cell has that number, or the next one if the left neighbor is one iteration ahead. A sync does not complete operations, so quiet
@@ -228,7 +228,7 @@ def _measure_meeting(name: str, scope: str, ctas: int, threads: int, options: Op
     finally:
         pgas.free(wrong)
         pgas.free(cells)
-    return Measured(seconds / iters, fault=f"{count} threads went on before their neighbour came, in the warm-up" if count else None)
+    return Measured(seconds / iters, fault=f"{count} threads continued before their neighbor came, in the warm-up" if count else None)
 
 
 def _of_meetings(name: str, of_a_team: str, of_all: str) -> CollTest:

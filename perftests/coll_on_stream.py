@@ -139,7 +139,7 @@ def _measure_meeting(call: Callable[[Any], None], options: Options) -> Measured:
         call(stream)
         pgas.synchronize(stream)
         if (found := int(cell.copy_to_host()[0])) not in (turn, turn + 1):
-            fault = f"a call returned before the neighbour's, in the warm-up: turn {turn}, not {found}"
+            fault = f"a call returned before the neighbor made its own, in the warm-up: iteration {found} instead of {turn}"
     seconds = together(stream, [call] * options.iters, graph=options.cudagraph)
     pgas.free(cell)
     return Measured(seconds / options.iters, fault=fault)

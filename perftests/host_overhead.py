@@ -87,7 +87,7 @@ def _calls(stream: Any) -> dict[str, Callable[[], Any]]:
 def _median_us(call: Callable[[], Any], batches: int, of: int) -> float:
     """Return the median host time of a call in microseconds. Collective."""
     times = []
-    for batch in range(batches + 1):  # the first batch compiles
+    for batch in range(batches + 1):  # The first batch compiles.
         pgas.barrier_all()
         started = time.perf_counter()
         for _ in range(of if batch else 1):

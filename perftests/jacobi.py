@@ -94,12 +94,12 @@ def _walk(new, old, x, first, end):
 
 @pgas.jit(launch_bounds=_THREADS)
 def _by_p(new, old, rows, norms, slot, check, up, up_halo, down):
-    """Make a step. up < 0: there is one PE, which stores into its halo rows. norms[slot]: receives the squares of changes, if check."""
+    """Make a step. If up < 0, there is one PE, which stores into its halo rows. If check, norms[slot] receives the squares of changes."""
     x, first, square = cuda.grid(1), 1 + cuda.blockIdx.y * _STRIP, np.float32(0)
     end = min(first + _STRIP, rows + 1)
     if x == 0 and first == 1:
-        norms[1 - slot] = 0  # this slot was summed before this kernel began
-    if 0 < x < old.shape[1] - 1:  # from column 0 on, so that warps load and store whole lines
+        norms[1 - slot] = 0  # This slot was summed before this kernel began.
+    if 0 < x < old.shape[1] - 1:  # Threads begin at column 0, so that warps load and store whole lines.
         square = _walk(new, old, x, first, end)
         if first == 1:
             if up < 0:
@@ -125,7 +125,7 @@ def _by_put(new, old, rows, norms, slot, check, up, up_halo, down):
         norms[1 - slot] = 0
     if left <= x < right:
         square = _walk(new, old, x, first, end)
-    if first == 1:  # put_nbi_block synchronizes the block on entry
+    if first == 1:  # All rows are stored, because put_nbi_block synchronizes the block on entry.
         pgas.put_nbi_block(new[up_halo, left:right], new[1, left:right], up)
     if end == rows + 1:
         pgas.put_nbi_block(new[0, left:right], new[rows, left:right], down)
@@ -135,7 +135,7 @@ def _by_put(new, old, rows, norms, slot, check, up, up_halo, down):
 
 @pgas.jit(launch_bounds=(_PERSISTENT_THREADS, _PERSISTENT_BLOCKS))
 def _persistent(a, b, rows, norms, totals, signal, up, up_halo, down, steps, nccheck, tolerance, taken):
-    """Make steps until the norm is small enough; store their number. norms and totals have two slots, used alternately."""
+    """Make steps until the norm is small enough, and store their number. norms and totals have two slots, used alternately."""
     grid, step, slot, width = cuda.cg.this_grid(), 0, 0, cuda.blockDim.x
     columns, strips = (a.shape[1] - 1 + width) // width, (rows - 1 + _LONG_STRIP) // _LONG_STRIP
     going = True
@@ -176,20 +176,19 @@ class _Mesh:
 
     def __init__(self, nx: int, ny: int, *, alone: bool = False) -> None:
         me, n = (0, 1) if alone else (pgas.my_pe(), pgas.n_pes())
-        low, more = divmod(ny - 2, n)  # the last PEs have one more row
+        low, more = divmod(ny - 2, n)  # The last PEs have one more row.
         counts = [low + (pe >= n - more) for pe in range(n)]
         self.rows, self.up, self.down = counts[me], (me - 1) % n, (me + 1) % n
-        self.first = 1 + sum(counts[:me])  # of the mesh, its rows 1 to ny - 2
+        self.first = 1 + sum(counts[:me])  #: row of the mesh, whose inner rows are 1 to ny - 2
         self.up_halo = counts[self.up] + 1
         if alone:
             self.up = -1
         self._start = np.zeros((max(counts) + 2, nx), np.float32)
         y = np.arange(self.first, self.first + self.rows)
         self._start[1 : self.rows + 1, [0, nx - 1]] = np.sin(2 * np.pi * y / (ny - 1)).astype(np.float32)[:, None]
-        if alone:
-            self.a, self.b, self.norms, self.totals = (cuda.device_array(shape, np.float32) for shape in (*[self._start.shape] * 2, 2, 2))
-        else:
-            self.a, self.b, self.norms, self.totals = (pgas.empty(shape, np.float32) for shape in (*[self._start.shape] * 2, 2, 2))
+        make = cuda.device_array if alone else pgas.empty
+        self.a, self.b, self.norms, self.totals = (make(shape, np.float32) for shape in (self._start.shape, self._start.shape, 2, 2))
+        if not alone:
             self.signal, self.taken = pgas.zeros(2, np.uint64), pgas.zeros(1, np.int64)
 
     def reset(self) -> None:
@@ -230,7 +229,7 @@ class _Stepwise:
             if not self._alone:
                 self._meet()
             if check and not self._alone:
-                if checked >= 0:  # while this step runs
+                if checked >= 0:  # This reads the norm while the step runs.
                     say(checked, norm := self._norm(checked % 2))
                 self._sums[slot]()
                 checked = step
@@ -287,12 +286,12 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     whole = within(1, 1 << 30)
     parser.add_argument("-nx", type=within(3, 1 << 20), default=size, metavar="N", help=f"columns of the mesh [{size}]")
     parser.add_argument("-ny", type=within(3, 1 << 20), default=size, metavar="N", help=f"rows of the mesh [{size}]")
-    parser.add_argument("-niter", type=whole, default=steps, metavar="N", help=f"most iterations [{steps}]")
+    parser.add_argument("-niter", type=whole, default=steps, metavar="N", help=f"maximum number of iterations [{steps}]")
     parser.add_argument("-nccheck", type=whole, default=1, metavar="N", help="iterations from one norm to the next [1]")
     parser.add_argument("-csv", action="store_true", help="print one line of figures")
     parser.add_argument("-use_block_comm", action="store_true", help="a block puts its part of a border row")
-    parser.add_argument("-persistent", action="store_true", help="one kernel for all iterations, signals between neighbours")
-    parser.add_argument("-blocks", type=whole, metavar="N", help="of the persistent kernel [as many as fit on the GPU, divided by its PEs]")
+    parser.add_argument("-persistent", action="store_true", help="one kernel for all iterations, signals between neighbors")
+    parser.add_argument("-blocks", type=whole, metavar="N", help="blocks of the persistent kernel [all that fit, per PE of the GPU]")
     parser.add_argument("--transport", type=one_of(TRANSPORTS), metavar="NAME", help=f"{', '.join(TRANSPORTS)} [pgas chooses]")
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the results as JSON")
     options = parser.parse_args(argv)
@@ -318,7 +317,8 @@ def main(argv: list[str] | None = None) -> int:
         mesh, whole = _Mesh(options.nx, options.ny), _Mesh(options.nx, options.ny, alone=True)
         if version == "persistent":
             sharing = sum(pe.gpu == job.pes[me].gpu for pe in job.pes)
-            blocks = options.blocks or (2 if pgas.SIMULATOR else _sms() // sharing * _PERSISTENT_BLOCKS)
+            sms = 0 if pgas.SIMULATOR else int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
+            blocks = options.blocks or sms // sharing * _PERSISTENT_BLOCKS or 2
             solver: Any = _Persistent(mesh, max(1, blocks), _PERSISTENT_THREADS)
         else:
             solver = _Stepwise(mesh, _by_p if version == "p" else _by_put)
@@ -332,7 +332,7 @@ def main(argv: list[str] | None = None) -> int:
         if me == 0 and not options.csv:
             print(f"Single {_PLACE} jacobi relaxation: {shape} with norm check every {options.nccheck} iterations", flush=True)
         steps_of_one = seconds_of_one = 0
-        for turn in (me == 0, me != 0):  # first PE 0, whose time is reported, then the others
+        for turn in (me == 0, me != 0):  # PE 0, whose time is reported, comes first, then the others.
             if turn:
                 steps_of_one, seconds_of_one = _timed(whole, alone, options, say, lambda: None)
             pgas.barrier_all()
@@ -364,10 +364,6 @@ def _print(row: dict[str, Any], wrongs: list[int], options: argparse.Namespace, 
         print(f"Num {_PLACE}s: {n}.", said(line, pgas.SIMULATOR), sep="\n")
     if options.json:
         Path(options.json).write_text(json.dumps({"test": "jacobi", **pgas.info(), "rows": [row]}, indent=1) + "\n")
-
-
-def _sms() -> int:
-    return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
 
 
 if __name__ == "__main__":

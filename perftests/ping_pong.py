@@ -40,7 +40,8 @@ OF_A_PAYLOAD = ("min_size", "max_size", "step", "datatype", "threads_per_cta")
 def kernel(send: Any, scope: str) -> Any:
     """Make the kernel of a ping-pong.
 
-    send: ``send(dest, source, flag, turn, pe)``, called by all threads of the CTA, moves source to dest and then sets the flag to turn.
+    send: device function ``send(dest, source, flag, turn, pe)``, called by all threads of the CTA, which moves source to dest and then sets
+        the flag to turn.
     """
     sync = scope_syncs[scope]
 
@@ -86,7 +87,7 @@ class _Rally(Transfer):
 
     def find_fault(self, seed: int, peer: int, sent: int, received: int) -> WrongByte | str | None:
         if wrong := int(self._wrong.copy_to_host()[0]):
-            return f"in the warm-up, {wrong} elements did not have the value of their turn when its flag had arrived"
+            return f"in the warm-up, {wrong} elements did not have the value of their iteration when its flag had arrived"
         return super().find_fault(seed, peer, sent, received if self._carries else 0)
 
     def free(self) -> None:

@@ -1,11 +1,10 @@
-"""How many blocks collectives of the host need: each collective and size, with each number of blocks, captured in a graph.
+"""Measures how many blocks the host's collectives need: each collective and size, with each number of blocks, captured in a graph.
 
     mpirun -n 4 python -m pgas.perftests.tune
 
 Sizes are bytes between two PEs, like those of PGAS_LL_BYTES. A row has the microseconds of a call on the slowest PE by number of blocks,
-and the number that is chosen: the fewest blocks that take at most 3% more time than the best. The last line is the value of
-PGAS_HOST_BLOCKS with all choices; the defaults are in pgas/job/blocks.py. With every number of blocks, dest must have the same bits, or the
-exit status is 1.
+and the chosen number: the fewest blocks that take at most 3% more time than the best. The last line is the value of PGAS_HOST_BLOCKS with
+all choices; the defaults are in pgas/job/blocks.py. If dest is not bitwise identical with every number of blocks, the exit status is 1.
 """
 
 import json
@@ -32,7 +31,7 @@ from pgas.perftests.harness.workload import DATATYPES
 
 __all__ = ["main"]
 
-#: How much more time than the best the chosen number of blocks may take.
+#: Maximum time of the chosen number of blocks, relative to the best.
 _SLACK = 1.03
 
 
@@ -79,7 +78,7 @@ def _rows(name: str, choices: dict[int, int]) -> list[str]:
 
 
 def _times(options: Any) -> tuple[dict[str, Any], dict[tuple[str, int], dict[int, float]], set[tuple[str, int]]]:
-    """Measure everything, in one job for each number of blocks. Return what the job was, the times, and the calls with other bits."""
+    """Measure everything, in one job for each number of blocks. Return facts about the job, the times, and the calls with other bits."""
     about: dict[str, Any] = {}
     times: dict[tuple[str, int], dict[int, float]] = {}
     bits: dict[tuple[str, int], int] = {}
@@ -142,7 +141,7 @@ def main() -> int:
     print(f"# us of a collective called on the host, {options.datatype}, number of PEs {about['n_pes']}, on {where}, {about['transport']}")
     _print(options, times)
     for name, nbytes in sorted(wrong):
-        print(f"{name} of {nbytes} bytes: dest has other bits with another number of blocks", file=sys.stderr)
+        print(f"{name} of {nbytes} bytes: the bits of dest depend on the number of blocks", file=sys.stderr)
     if options.json is not None:
         rows = [{"collective": name, "bytes": nbytes, "us": by_blocks} for (name, nbytes), by_blocks in times.items()]
         found = {"test": "tune", "date": now(), "commit": commit(), "datatype": options.datatype, **about, "rows": rows}

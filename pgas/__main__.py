@@ -14,7 +14,8 @@ from pgas.base.waits import say
 
 __all__ = ["main"]
 
-#: By command, its help text, and the module of its functions add_arguments(parser) and run(arguments), which may import the compiler.
+#: By command, its help text, and the module of its function run(arguments), which may import the compiler. The module of a command with
+#: arguments also has a function add_arguments(parser).
 _COMMANDS = {
     "info": ("variables, PEs, GPUs, window, heap, transports", "pgas.doctor.info"),
     "hca": ("software NICs of this machine", "pgas.doctor.hca"),
@@ -27,7 +28,7 @@ _COMMANDS = {
 def main() -> int:
     """Run the command line."""
     name = "pgas" if os.path.basename(sys.argv[0]) == "pgas" else "python -m pgas"
-    if sys.argv[1:2] == ["run"]:  # Its arguments are passed on to a program.
+    if sys.argv[1:2] == ["run"]:  # Its arguments belong to a program.
         return importlib.import_module("pgas.run").main(sys.argv[2:], f"{name} run")  # type: ignore[no-any-return]
     outlive_reader()
     unread = config.VARIABLES if sys.argv[1:2] == ["doctor"] else ()  # Because doctor has a finding for them.
@@ -40,7 +41,7 @@ def main() -> int:
         if sys.argv[1:2] == [command]:
             module = importlib.import_module(path)
             asked.description = module.__doc__
-            module.add_arguments(asked)
+            getattr(module, "add_arguments", lambda parser: None)(asked)
     arguments = parser.parse_args()
     try:
         return importlib.import_module(_COMMANDS[arguments.command][1]).run(arguments) or 0

@@ -1,8 +1,8 @@
 """Find what the kernels of a program need on a GPU, without one: ``python -m pgas compile [--transport ibgda] prog.py [arguments]``.
 
 The program runs without a job, as PE 0 of --pes. A launch compiles its kernel for its arguments, and does nothing else. Other host
-operations do nothing, arrays are NumPy arrays, and properties of the GPU are those of an H100, so results are those of a program whose
-kernels never ran. The program's own output is dropped.
+operations do nothing, arrays are NumPy arrays, and the GPU has the properties of an H100. The program therefore behaves as if its kernels
+never ran. Its own output is dropped.
 
 The command prints for each kernel: the number of SASS instructions, the registers of a thread, the bytes that it spills, the bytes of its
 stack, and how many of the instructions are loads, stores, atomics, and fences. A PGAS_ variable has the same meaning as for a job's
@@ -137,7 +137,7 @@ class Found:
             name += "'"
         try:
             ptx = compile_ptx(dispatcher, types)
-        except Exception as error:  # Of whatever class the compiler raises.
+        except Exception as error:  # The compiler raises errors of many classes.
             self.errors[name] = reason(error, function)
             return
         self.arguments[name] = shown
@@ -212,10 +212,6 @@ def _full(shape: Any, value: Any, dtype: Any = None, **_: Any) -> _Array:
     return np.full(shape, value, dtype and dtype_of(dtype)).view(_Array)
 
 
-def _ones(shape: Any, dtype: Any = np.float64, **_: Any) -> _Array:
-    return _full(shape, 1, dtype)
-
-
 def _array(values: Any, dtype: Any = None, **_: Any) -> _Array:
     return np.array(values, dtype and dtype_of(dtype)).view(_Array)
 
@@ -247,7 +243,8 @@ def _pretend(found: Found, n_pes: int) -> None:
     HOST_FORMS.update(dict.fromkeys(HOST_FORMS, nothing))
     BINDER[:] = [lambda *_: nothing]
     pretended: dict[str, Callable[..., Any]] = {
-        "init": init, "launch": launch, "array": _array, "full": _full, "ones": _ones, "empty": _empty, "zeros": _empty,
+        "init": init, "launch": launch, "array": _array, "empty": _empty, "zeros": _empty, "full": _full,
+        "ones": lambda shape, dtype=np.float64, **_: _full(shape, 1, dtype),
         "full_like": _like(_full), "empty_like": _like(_empty), "zeros_like": _like(_empty),
         "allgather_object": lambda value: [value] * n_pes,
         "broadcast_object": lambda value, *_: value, "unique_id": lambda *_: bytes(128),

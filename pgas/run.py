@@ -128,7 +128,7 @@ def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
             f"argument --node-rank: {asked.node_rank} is out of range; with --nnodes {asked.nnodes} it must be 0 to {asked.nnodes - 1}"
         )
     if asked.master and asked.nnodes == 1:
-        parser.error("argument --master: it is for jobs on several nodes, and needs --nnodes")
+        parser.error("argument --master: only jobs on several nodes have it; add --nnodes")
     if asked.nnodes > 1 and not asked.master:
         parser.error(f"--nnodes {asked.nnodes} needs --master HOST:PORT, an address of node 0 and a port that is free there")
     most, why = min(_room())
@@ -318,7 +318,7 @@ def _watch(
                 status, deadline = (128 - code if code < 0 else code), time.monotonic() + _GRACE_S
                 if launchers is not None:
                     status = launchers.say_fate(pe.rank, how, status)
-                time.sleep(0.2)  # The PE's own watcher, which prints the same, must come first.
+                time.sleep(0.2)  # The PE's own watcher, which prints the same, must have time to print first.
                 reason = f"{pe.name} {how}" + (": the job cannot continue" if code < 0 else ", ending the job")
                 word.say(functools.partial(say, reason))
         if asked_to_end:
@@ -330,7 +330,7 @@ def _watch(
             deadline = time.monotonic() + _TERM_S
         if not running:
             if status:
-                _signal(pes, signal.SIGKILL)  # Children that PEs left.
+                _signal(pes, signal.SIGKILL)  # To end children that PEs left.
             if time.monotonic() > deadline:  # A child of a PE still has its pipe.
                 break
             deadline = min(deadline, time.monotonic() + _TERM_S)

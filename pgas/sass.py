@@ -104,7 +104,7 @@ def assemble(ptx: dict[str, str], cc: tuple[int, int] = COMPUTE_CAPABILITY, max_
         source, cubin = Path(folder, "kernels.ptx"), Path(folder, "kernels.cubin")
         source.write_text("\n".join([*(m[0] for m in header.finditer(next(iter(ptx.values())))), *bodies]))
         limit = [f"-maxrregcount={max_registers}"] if max_registers else []
-        limit += ["-c"] if any(".extern .func" in text for text in ptx.values()) else []  # Functions that the compiler links later.
+        limit += ["-c"] if any(".extern .func" in text for text in ptx.values()) else []  # The compiler links such functions later.
         command = [_tool("ptxas"), "-v", "-O3", f"-arch=sm_{cc[0]}{cc[1]}", *limit, str(source), "-o", str(cubin)]
         log = _ran(command).stderr
         listing = _ran([_tool("nvdisasm"), "-c", str(cubin)]).stdout
@@ -121,11 +121,7 @@ def _built(ptx: str, section: str, notes: str) -> Built:
     return Built(ptx, tuple(instructions), **numbers)
 
 
-_PTXAS = {
-    "registers": r"Used (\d+) registers",
-    "spills": r"(\d+) bytes spill stores",
-    "stack": r"(\d+) bytes stack frame",
-}
+_PTXAS = {"registers": r"Used (\d+) registers", "spills": r"(\d+) bytes spill stores", "stack": r"(\d+) bytes stack frame"}
 
 
 def configure(transport: str, map_by: str = "cta", *, check: bool = False, settles: bool = False, big_endian: bool = False) -> None:

@@ -45,7 +45,7 @@ MISTAKES = [
     ("pgas.syncronize()", 1, "AttributeError: module 'pgas' has no attribute 'syncronize'. Did you mean: 'synchronize'?"),
     ("kernel[1, 1](a, freed, 0)", 1, "HeapError: use after free: int64 array of shape (4,) allocated at "),
     ("kernel[1, 1](a)", 1, "TypeError: tid=[0, 0, 0] ctaid=[0, 0, 0]: kernel() missing 2 required positional arguments: 'b' and 'which'"),
-    ("kernel[1, 2000](a, b, 0)", 1, "ValueError: kernel: a block of (2000, 1, 1) has 2000 threads, the range is 1 to 1024"),
+    ("kernel[1, 2000](a, b, 0)", 1, "ValueError: kernel: a block of (2000, 1, 1) has 2000 threads, but must have 1 to 1024"),
     ("kernel[1, 1](a, b, 1)", 2, "TypeError: tid=[0, 0, 0] ctaid=[0, 0, 0]: pgas.put: there is no parameter target, but dest, source, pe"),
     ("kernel[1, 1](a, b, 2)", 2, "NameError: tid=[0, 0, 0] ctaid=[0, 0, 0]: name 'unknown' is not defined"),
     ("kernel[1, 1](a, b, 3)", 2, "TypeError: tid=[0, 0, 0] ctaid=[0, 0, 0]: pgas.zeros: this is a host function"),

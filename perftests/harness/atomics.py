@@ -123,7 +123,7 @@ def _waiting(operation: AtomicOption) -> Any:
             for i in range(iters):
                 got = np.uint64(perform(dest, idx, value, value if i & 1 else ~value, pe))
                 seen ^= got
-                idx = got & last  # always 0, but depends on the answer
+                idx = got & last  # It is always 0, but depends on the answer.
             fetched[0] = seen
 
     else:
@@ -199,7 +199,7 @@ class Updated(Transfer):
 
 
 def _initial(values: Any) -> Any:
-    """Return the initial elements: the first compare-and-swap succeeds on two of three, and fails on the third."""
+    """Return initial elements such that the first compare-and-swap succeeds on two of three, and fails on the third."""
     spoilt = np.zeros_like(values)
     spoilt[2::3] = 1
     return values ^ spoilt

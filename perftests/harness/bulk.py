@@ -61,7 +61,7 @@ scope_syncs = {"thread": _sync_thread, "warp": _sync_warp, "block": _sync_block}
 
 
 def bandwidth_kernels(calls: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a kernel for each scope: in each iteration every caller moves its share, then comes a barrier of the grid; quiet at the end."""
+    """Make a kernel for each scope: in each iteration, every caller moves its part, then comes a barrier of the grid; quiet at the end."""
     return {scope: _bandwidth_kernel(call, _WORKERS[scope], _LIMITS.get(scope)) for scope, call in calls.items()}
 
 

@@ -3,8 +3,8 @@
 In the collectives for which NVSHMEM's tables do so (alltoall, fcollect, reducescatter), a message has one part per PE, and its size is that
 of all parts. ``--ctas k`` divides it among k blocks, each of which performs the collective on its own part and its own channel.
 
-A PE has VARIANTS sources, which the iterations use in rotation, so that what the last iteration left in dest, or in staging, is wrong for
-this one.
+A PE has VARIANTS sources, which the iterations use in rotation, so that the contents that an iteration leaves in dest or in staging are
+wrong for the next one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,13 +26,13 @@ __all__ = [
     "BITWISE", "COLLECTIVES", "SCOPES", "VARIANTS", "Buffers", "CollectiveMessage", "NamedCollective", "dtype_of", "messages", "row_bytes",
 ]  # fmt: skip
 
-#: Number of sources of a PE; not two, because the halves of staging alternate.
+#: Number of sources per PE. It is not two, because the halves of staging alternate.
 VARIANTS = 3
 
 #: Maximum number of elements of a part that NVSHMEM's tests measure, by scope.
 SCOPES = {"thread": 512, "warp": 4096, "block": 1 << 62}
 
-#: Reductions that only integers have.
+#: Reductions of integers only.
 BITWISE = ("and", "or", "xor")
 
 #: NumPy's functions, by NVSHMEM's names of the reductions.
@@ -159,7 +159,7 @@ class CollectiveMessage:
     def _elements(self, random: np.random.Generator, n: int, pe: int) -> NDArray[Any]:
         if self.collective.width == 2:
             return np.stack([random.integers(4, size=n).astype(self.dtype), np.full(n, pe, self.dtype)], axis=1)
-        if self.collective.reduces and self.dtype.kind not in "iu":  # sums and products are exact, in any order
+        if self.collective.reduces and self.dtype.kind not in "iu":  # With these numbers, sums and products are exact in any order.
             numbers = random.choice([0.5, 1, 2], n) if self.op == "prod" else random.integers(-8, 9, n)
             return numbers.astype(self.dtype)
         return np.frombuffer(random.bytes(n * self.dtype.itemsize), self.dtype)
@@ -221,7 +221,7 @@ class Buffers:
         """Make the arrays, and fill all except the destination."""
         dtype, width = message.dtype, message.collective.width
         n_source, n_dest = (message.nelems * message.parts(array) for array in ("source", "dest"))
-        self._n, self.pitch = n_source, -(-n_source // 16) * 16  # so that all sources have the same alignment
+        self._n, self.pitch = n_source, -(-n_source // 16) * 16  # So that all sources have the same alignment.
         guard, numbers, words = GUARD_BYTES // dtype.itemsize, n_dest * width, np.dtype(f"u{dtype.itemsize}")
         self._work = Workload(numbers * dtype.itemsize, dtype, numbers, 1, message.scope, 1, message.threads, 1, message.size, None)
         self._arrays: list[Any] = []

@@ -47,7 +47,7 @@ class Counter:
     def find_fault(self) -> str | None:
         """Return what is wrong with the value, None if nothing is. All kernels have ended."""
         found = int(self.array.copy_to_host()[0])
-        return None if found == self._value else f"the counter of barriers or turns holds {found} instead of {self._value}"
+        return None if found == self._value else f"the counter of barriers or iterations is {found} instead of {self._value}"
 
     def free(self) -> None:
         """Free the word."""

@@ -85,7 +85,7 @@ def run(
             finally:
                 _end(mark)
     finally:
-        _end(mark)  # again: a signal may arrive before Popen returns
+        _end(mark)  # Once more, because a signal may arrive before Popen returns.
         _running.discard(mark)
 
 
@@ -106,7 +106,7 @@ def marked(name: str, value: str) -> Iterator[int]:
     """Yield the processes with a variable in their environment. Sessions and process groups do not suffice: mpirun makes new ones."""
     wanted = os.fsencode(f"{name}={value}")
     for environ in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):  # gone, or another user's
+        with contextlib.suppress(OSError):  # It is gone, or another user's.
             if wanted in environ.read_bytes().split(b"\0"):
                 yield int(environ.parent.name)
 
@@ -142,7 +142,7 @@ def mps(gpu: str | None = None) -> Iterator[dict[str, str]]:
     if gpu is None and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
         yield {}
         return
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # the daemon may still write its log
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Because the daemon may still write its log.
         of_clients = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder, **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})}
         with _environment(of_clients if gpu is None else {}):
             control = functools.partial(subprocess.run, env=os.environ | of_clients)
@@ -150,7 +150,7 @@ def mps(gpu: str | None = None) -> Iterator[dict[str, str]]:
             try:
                 yield of_clients
             finally:
-                with contextlib.suppress(subprocess.TimeoutExpired):  # if some client does not end
+                with contextlib.suppress(subprocess.TimeoutExpired):  # Some client does not end.
                     control(["nvidia-cuda-mps-control"], input=b"quit -t 10\n", check=False, timeout=30)
 
 
@@ -182,7 +182,7 @@ def _mpirun() -> tuple[str, ...]:
     folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     path = shutil.which("mpirun", path=folders)
     if path is None:
-        raise FileNotFoundError("no mpirun beside this Python or in PATH")
+        raise FileNotFoundError("no mpirun next to this Python or in PATH")
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
     return (path, *(_OPEN_MPI if "Open MPI" in version or "OpenRTE" in version else ()))
 

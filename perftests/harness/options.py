@@ -108,11 +108,9 @@ def parse(prog: str, description: str, defaults: Defaults, scopes: Sequence[str]
     """Return the options of a command line.
 
     Args:
-        prog: name of the test.
         description: first sentence of --help.
         defaults: values of missing flags.
         scopes: scopes of the test, the default first; ``-s`` exists if there are several.
-        argv: arguments of the command.
 
     Raises:
         SystemExit: status 2 for a bad value, 0 for --help; PE 0 prints the one sentence, the others nothing.
@@ -143,9 +141,9 @@ def parse(prog: str, description: str, defaults: Defaults, scopes: Sequence[str]
     if defaults.reduce_op is not None:
         add("-o", "reduce_op", one_of((*REDUCE_OPS, ALL)), f"operation: {', '.join((*REDUCE_OPS, ALL))}")
     if len(scopes) > 1:
-        add("-s", "scope", one_of(scopes), f"who calls the operation together: {', '.join(scopes)}", scopes[0])
+        add("-s", "scope", one_of(scopes), f"threads that call the operation together: {', '.join(scopes)}", scopes[0])
     else:
-        add("-i", "stride", count, "distance of neighbouring elements, in elements", 1)
+        add("-i", "stride", count, "distance between neighboring elements, in elements", 1)
     if "bidir" not in defaults.fixed:
         parser.add_argument("--bidir", action="store_true", help="both PEs send; the rates are summed")
         parser.add_argument("--report_msgrate", action="store_true", help="accepted; the message rate is always printed")
@@ -170,7 +168,7 @@ def parse(prog: str, description: str, defaults: Defaults, scopes: Sequence[str]
         )
     if options.scope == "warp" and options.threads_per_cta % WARP and "ctas" not in defaults.fixed:
         parser.error(
-            f"argument -t/--threads_per_cta: {options.threads_per_cta} is no whole number of warps; "
+            f"argument -t/--threads_per_cta: {options.threads_per_cta} is not a whole number of warps; "
             f"with --scope warp it must be a multiple of {WARP}, {WARP} to 1024"
         )
     return options

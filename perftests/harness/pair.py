@@ -156,10 +156,7 @@ def run(test: PerfTest, argv: Sequence[str] | None = None) -> int:
 
 
 def in_job(
-    test: Any,
-    argv: Sequence[str] | None,
-    row_bytes: Callable[[Options], int],
-    perform: Callable[[Any, Options, Sequence[str]], int],
+    test: Any, argv: Sequence[str] | None, row_bytes: Callable[[Options], int], perform: Callable[[Any, Options, Sequence[str]], int]
 ) -> int:
     """Parse a test's command line, and call ``perform(test, options, argv)`` in a job; see run().
 
@@ -176,7 +173,7 @@ def in_job(
     options.set_environment(row_bytes(options))
     try:
         job = pgas.init()
-    except (pgas.TransportError, pgas.HeapError) as error:  # on all PEs
+    except (pgas.TransportError, pgas.HeapError) as error:  # It is raised on all PEs.
         asked = f"{_max_size(options)}: " if isinstance(error, pgas.HeapError) else ""
         complain(test, f"{asked}{error}", launched_rank() or 0)
         return 2
@@ -274,7 +271,7 @@ def _rows_of(test: PerfTest, options: Options, leg: Leg) -> Iterator[Row]:
             for pe, fault in faults.items():
                 complain(test, f"size {work.size}: PE {pe}: {fault}", pgas.my_pe())
             yield row
-    except RefusedError:
+    except RefusedError:  # It is raised on all PEs; after other errors, freeing, which is collective, could hang.
         counter.free()
         raise
     counter.free()
@@ -298,7 +295,7 @@ def _measure(test: PerfTest, options: Options, work: Workload, leg: Leg, counter
 
     try:
         pgas.launch(kernel, ctas, threads, arguments(options.warmup_iters if me in calls else 0, rehearsal=True))
-    except ValueError as error:  # the CTAs cannot all be resident, here or at the peer
+    except ValueError as error:  # The CTAs cannot all be resident, here or at the peer.
         buffers.free()
         raise RefusedError(str(error)) from error
     pgas.barrier_all()

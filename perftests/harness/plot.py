@@ -20,9 +20,9 @@ from pgas.perftests.harness.report import BANDWIDTH, place
 __all__ = ["Bars", "Curve", "Panel", "draw", "highest", "lacking", "main", "picture", "read"]
 
 #: Okabe and Ito's colors without yellow, for every kind of color vision; the markers distinguish curves in gray.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _MARKERS = "osD^vPX"
-_GREY = "#444444"
+_GRAY = "#444444"
 
 #: Properties of a run and their text: in the legend if runs differ, below the picture if all are the same.
 _TRAITS = {
@@ -70,7 +70,7 @@ def lacking() -> str | None:
 
 def picture(path: str, headline: str, details: str, panels: Sequence[Panel | Bars]) -> None:
     """Draw panels side by side into a PNG, with a headline above and facts about the runs below."""
-    import matplotlib  # imported here and below, because it takes half a second to load and need not be installed
+    import matplotlib  # Imported here and below, because it takes half a second to load and may not be installed.
 
     matplotlib.use("Agg")  # Only files are written, so no display is needed.
     from matplotlib import pyplot
@@ -78,7 +78,7 @@ def picture(path: str, headline: str, details: str, panels: Sequence[Panel | Bar
     figure, axes_of = pyplot.subplots(1, len(panels), squeeze=False, figsize=(3 + 5 * len(panels), 5), dpi=150, layout="constrained")
     try:
         figure.suptitle(headline, fontweight="bold")
-        figure.supxlabel(textwrap.fill(details, 110 * len(panels)), fontsize=8, color=_GREY)
+        figure.supxlabel(textwrap.fill(details, 110 * len(panels)), fontsize=8, color=_GRAY)
         for axes, panel in zip(axes_of[0], panels, strict=True):
             if isinstance(panel, Bars):
                 _draw_bars(axes, panel)
@@ -94,12 +94,12 @@ def _draw(axes: Any, panel: Panel) -> None:
 
     curves = [curve for curve in panel.curves if curve.points]
     for label, points, number, hollow in curves:
-        style: dict[str, Any] = {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
+        style: dict[str, Any] = {"color": _COLORS[number % len(_COLORS)], "marker": _MARKERS[number % len(_MARKERS)]}
         if hollow:
             style |= {"linestyle": "--", "markerfacecolor": "white"}
         axes.plot(*zip(*points, strict=True), label=label, markersize=4.5, linewidth=1.6, **style)
     if panel.limit is not None:
-        axes.axhline(panel.limit, color=_GREY, linestyle="--", linewidth=1.2)
+        axes.axhline(panel.limit, color=_GRAY, linestyle="--", linewidth=1.2)
     axes.set_title(panel.title, fontsize=10)
     axes.set_xlabel(panel.x)
     axes.set_ylabel(panel.y)
@@ -114,8 +114,8 @@ def _draw(axes: Any, panel: Panel) -> None:
             if max(ys) < 1000 * min(ys):
                 axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.yaxis.set_minor_formatter(NullFormatter())
-        beside = {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if panel.few else {}  # flat curves leave no room between them
-        axes.legend(fontsize=8.5, edgecolor="none", framealpha=0.9, **beside)
+        outside = {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if panel.few else {}  # Flat curves leave no room between them.
+        axes.legend(fontsize=8.5, edgecolor="none", framealpha=0.9, **outside)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: size_flag(int(x))))
     axes.yaxis.set_major_formatter(EngFormatter(panel.unit))
@@ -128,7 +128,7 @@ def _draw_bars(axes: Any, panel: Bars) -> None:
     from matplotlib.ticker import EngFormatter
 
     places = range(len(panel.bars))
-    found = axes.barh(places, [value for _, value in panel.bars], color=[_COLOURS[i % len(_COLOURS)] for i in places])
+    found = axes.barh(places, [value for _, value in panel.bars], color=[_COLORS[i % len(_COLORS)] for i in places])
     axes.bar_label(found, [EngFormatter(panel.unit)(float(f"{value:.3g}")) for _, value in panel.bars], padding=3, fontsize=8.5)
     axes.set_yticks(places, [name for name, _ in panel.bars])
     axes.invert_yaxis()
@@ -174,7 +174,7 @@ def draw(runs: Sequence[Mapping[str, Any]], path: str) -> None:
 
 
 def _measures(run: Mapping[str, Any]) -> str:
-    return str(run.get("measures", BANDWIDTH))  # old results have no such field
+    return str(run.get("measures", BANDWIDTH))  # Because old results have no such field.
 
 
 def _traits(run: Mapping[str, Any], scope: str, path: str | None) -> dict[str, str]:
@@ -200,7 +200,7 @@ def read(name: str, keys: Sequence[str], parser: argparse.ArgumentParser) -> dic
         data: dict[str, Any] = json.loads(Path(name).read_text(encoding="utf-8"))
         [data[key] for key in keys]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        parser.error(f"{name} is not a result of a perf test's --json, nor of make figures: {error}")
+        parser.error(f"{name} must be a result of a perf test's --json or of make figures: {error}")
     return data
 
 

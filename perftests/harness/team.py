@@ -121,7 +121,7 @@ def _run(test: CollTest, options: Options, argv: Sequence[str]) -> int:
     if shown:
         print(*report.run_lines(result, pgas.SIMULATOR, has_proxy=nic is not None and nic.on_host), sep="\n", flush=True)
     timing.prepare()
-    pgas.sync_all(stream=0)  # so that its kernel is compiled before the clock starts
+    pgas.sync_all(stream=0)  # So that its kernel is compiled before the clock starts.
     tables = list(test.tables(options))
     with pair.progress(test.name, sum(len(cases) for _, cases in tables), shown) as advance:
         for table, cases in tables:
@@ -152,7 +152,7 @@ def _measure(case: Case) -> tuple[dict[str, Any], dict[int, str]]:
     before = counts.nic_counts()
     try:
         mine = case.measure()
-    except (pgas.HeapError, ValueError) as error:  # raised on all PEs if there is no room, or the blocks cannot all be resident
+    except (pgas.HeapError, ValueError) as error:  # Raised on all PEs if there is no room, or the blocks cannot all be resident.
         raise pair.RefusedError(f"size {case.size}: {error}") from error
     given = {name: value - before[name] for name, value in counts.nic_counts().items()}
     errors = f"the software NIC counted {given['errors']} errors" if given.get("errors") else None
@@ -162,7 +162,7 @@ def _measure(case: Case) -> tuple[dict[str, Any], dict[int, str]]:
     row: dict[str, Any] = {name: value for name, value in vars(case).items() if name not in ("measure", "bus")}
     row |= {"latency_us": None, "min_us": None, "max_us": None, "algbw_gbps": None, "busbw_gbps": None}
     row |= {"wqes": given.get("wqes"), "doorbells": given.get("doorbells"), "validated": not faults}
-    if not faults:  # the time of wrong data is meaningless
+    if not faults:  # Otherwise, the time is meaningless.
         row["latency_us"] = 1e6 * slowest.seconds
         if slowest.least is not None and slowest.most is not None:
             row |= {"min_us": 1e6 * slowest.least, "max_us": 1e6 * slowest.most}

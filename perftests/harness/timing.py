@@ -34,10 +34,6 @@ def kernel_seconds(
     """Launch a kernel, wait for it, and return the seconds that it ran.
 
     Args:
-        kernel: made by @pgas.jit.
-        ctas: number of blocks.
-        threads: threads per block.
-        arguments: arguments of the kernel.
         at_once: whether to launch it without a lead-in, for a kernel that must be running when another PE's begins after its lead-in.
         together: whether all PEs synchronize on the stream before the clock starts, so that their kernels begin at the same time;
             collective.
@@ -46,7 +42,7 @@ def kernel_seconds(
     not include the CPU's launch overhead, unlike NVSHMEM's.
 
     Raises:
-        PgasError: the kernel failed.
+        PgasError: if the kernel failed.
     """
     if pgas.SIMULATOR:
         if together:
@@ -57,7 +53,7 @@ def kernel_seconds(
         return time.perf_counter() - started
     start, stop = cuda.event(timing=True), cuda.event(timing=True)
     collects = gc.isenabled()
-    gc.disable()  # because a collection between the launches would take longer than the lead-in
+    gc.disable()  # Because a collection between the launches would take longer than the lead-in.
     try:
         if not at_once:
             lead_in[1, 1](_LEAD_IN_STEPS, _LEAD_IN_STEP_NS)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 __all__ = [
-    "ATOMIC_OPS", "DATATYPES", "REDUCE_OPS", "WARP", "Workload", "element_type",
-    "latency_workload", "p_workload", "put_workload", "rounds_of_warps",
-    "share",
+    "ATOMIC_OPS", "DATATYPES", "REDUCE_OPS", "WARP", "Workload", "element_type", "latency_workload", "p_workload", "put_workload",
+    "rounds_of_warps", "share",
 ]  # fmt: skip
 
 #: Number of threads of a warp.
@@ -29,7 +28,6 @@ ATOMIC_OPS = (
     "inc", "add", "and", "or", "xor", "set", "swap", "compare_swap",
     "fetch", "fetch_inc", "fetch_add", "fetch_and", "fetch_or", "fetch_xor",
 )  # fmt: skip
-
 
 #: NVSHMEM's names of operations of reductions (-o), in the order of its tables.
 REDUCE_OPS = ("sum", "prod", "and", "or", "xor", "min", "max")
@@ -80,7 +78,7 @@ def element_type(size: int, wanted: str) -> np.dtype:
     return np.dtype(next(f"u{itemsize}" for itemsize in (4, 2, 1) if size % itemsize == 0))
 
 
-def share(worker, workers, nelems):  # type: ignore[no-untyped-def]  # also compiled as device code
+def share(worker, workers, nelems):  # type: ignore[no-untyped-def]  # It is also compiled as device code.
     """Return a worker's contiguous part: first element and end. Parts differ by at most one element."""
     each = nelems // workers
     extra = nelems - each * workers

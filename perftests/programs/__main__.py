@@ -55,11 +55,11 @@ def run(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(sys.argv[1:] if argv is None else argv)
     if arguments.transport is not None:
         os.environ["PGAS_TRANSPORT"] = arguments.transport
-    os.environ.setdefault("PGAS_CHANNELS", str(2 * GROUP))  # two per team for every program
-    os.environ.setdefault("PGAS_LL_BYTES", "256")  # because regions are small, and some messages should be large
+    os.environ.setdefault("PGAS_CHANNELS", str(2 * GROUP))  # Two per team for every program.
+    os.environ.setdefault("PGAS_LL_BYTES", "256")  # Because regions are small, and some messages should be large.
     try:
         job = pgas.init()
-    except pgas.TransportError as error:  # on all PEs
+    except pgas.TransportError as error:  # It is raised on all PEs.
         if not launched_rank():
             print(f"programs: error: {error}", file=sys.stderr, flush=True)
         return 2
@@ -92,7 +92,7 @@ def _drawn(arguments: Any, trial: Trial) -> int:
         except pgas.PgasError:
             command = _command(arguments, ["--first", str(numbers.start), "--count", str(len(numbers))])
             text = f"programs: error: programs {numbers.start} to {numbers[-1]} did not end properly; again: {command}\n"
-            sys.stderr.write(text)  # on every PE that gets the error, because the first one to end ends the job
+            sys.stderr.write(text)  # On every PE with the error, because the first PE to end ends the job.
             sys.stderr.flush()
             raise
         if faults:
@@ -105,7 +105,7 @@ def _drawn(arguments: Any, trial: Trial) -> int:
     over = f"{about['transport']}{', weak memory' if config.read('PGAS_SIM_WEAK') is not None else ''}"
     _say(
         f"{arguments.count} programs of {pgas.n_pes()} PEs, seed {arguments.seed}: {operations} operations in {seconds:.1f} s, "
-        f"{arguments.count / seconds:.1f} programs a second; 0 failed; over {over}",
+        f"{arguments.count / seconds:.1f} programs per second; 0 failed; over {over}",
         sys.stdout,
     )
     return 0
@@ -158,8 +158,8 @@ def _tell(arguments: Any, program: Program, faults: list[Fault], trial: Trial) -
 
     try:
         if not fails(list(enumerate(program.operations)), 4 * _RUNS):
-            beside = program.number // GROUP * GROUP
-            _say(f"alone it did not fail, {4 * _RUNS} times in {_COPIES} copies; beside it ran programs from {beside} on")
+            first = program.number // GROUP * GROUP
+            _say(f"alone it did not fail, {4 * _RUNS} times in {_COPIES} copies; it had run together with programs from {first} on")
             return
         small = shrunk(program, fails, _TRIALS)
     except pgas.PgasError as error:
@@ -181,7 +181,7 @@ def _words(fault: Fault) -> str:
 
 
 def _lines(program: Program) -> None:
-    """Return a program as text: a[...] are elements of the area."""
+    """Print a program; a[...] are elements of the area."""
     shape = program.shape
     _say(f"  {shape.n_pes} PEs, {shape.threads} thread{'s' if shape.threads > 1 else ''}, {shape.dtype.name}, {shape.region_bytes} bytes")
     for phase in range(max((o.phase for o in program.operations), default=0) + 1):
@@ -210,11 +210,11 @@ def _parse(argv: Sequence[str]) -> Any:
     count = 256 if pgas.SIMULATOR else 10_000
     most = 2**40
     parser.add_argument("--count", type=within(1, most), default=count, metavar="N", help=f"programs [{count}]")
-    parser.add_argument("--seed", type=within(0, most), default=1, metavar="N", help="of everything that is drawn [1]")
+    parser.add_argument("--seed", type=within(0, most), default=1, metavar="N", help="seed of all random choices [1]")
     parser.add_argument("--first", type=within(0, most), default=0, metavar="N", help="number of the first program [0]")
     keep = "only these operations of the first program, each a number, or number:elements"
     parser.add_argument("--keep", type=_numbers, metavar="LIST", help=keep)
-    seconds = "no programs: random operations for so long, from all threads at once"
+    seconds = "no programs: concurrent random operations from all threads for this time"
     parser.add_argument("--soak", type=within(1, most), metavar="SECONDS", help=seconds)
     types = DTYPES if pgas.SIMULATOR else _TYPES_ON_GPUS
     of = f"types of elements, of {', '.join(DTYPES)} [{','.join(types)}]"

@@ -126,19 +126,18 @@ class _Drawing:
         self._values: dict[tuple[int, int], list[int]] = {}
         self._places: list[_Place] = []
         self._told: list[_Message] = []
-        self._set: list[int] = []  # values set by atomics, as comparands of compare_swap
+        self._set: list[int] = []  #: values set by atomics, which compare_swap uses as comparands
         self._rules = Rules(shape_, self._values)
         self._phase = 0
-        self._threads = shape_.threads  # threads of this phase
+        self._threads = shape_.threads  #: number of threads in this phase
         kinds: dict[Kind, int] = {**_COPIES, **_ELEMENTS, **_SIGNALS, **_ORDER, Kind.SIGNAL_FETCH: 1, Kind.TEST: 1}
         self._waits = list(WAITS)
-        if not has_atomics(shape_.dtype) and not shape_.teams:  # see interpreter()
+        if not has_atomics(shape_.dtype) and not shape_.teams:  # interpreter() gives the reason.
             self._waits *= 4
             self._waits += WAITS_FOR_SEVERAL
             kinds |= dict.fromkeys(TESTS_OF_SEVERAL, 1)
-        self._alone = (
-            has_atomics(shape_.dtype) and shape_.dtype.kind != "f" and not shape_.teams
-        )  # copies are of one thread then: see interpreter()
+        #: Whether only one thread copies; interpreter() gives the reason.
+        self._alone = has_atomics(shape_.dtype) and shape_.dtype.kind != "f" and not shape_.teams
         if has_atomics(shape_.dtype) and not shape_.teams:
             atomics = FLOAT_ATOMICS if shape_.dtype.kind == "f" else [kind for kind in Kind if is_atomic(kind)]
             kinds |= dict.fromkeys(atomics, 12 // len(atomics) or 1)
@@ -147,7 +146,7 @@ class _Drawing:
         self._kinds, self._weights = list(kinds), list(kinds.values())
 
     def operations(self) -> Iterator[Operation]:
-        """All phases."""
+        """Draw all phases."""
         for phase in range(len(self._shape.ends)):
             self._phase, self._rules, self._told = phase, Rules(self._shape, self._values), []
             self._threads = 1 if self._on_host else self._shape.threads
@@ -282,7 +281,7 @@ class _Drawing:
         if not self._rules.admit(wait):
             return
         yield wait
-        if self._dice.random() < 0.3:  # a test after the wait
+        if self._dice.random() < 0.3:  # Draw a test after the wait.
             alone = Kind.SIGNAL_FETCH if self._on_host else Kind.TEST
             again = dict(zip(WAITS_FOR_SEVERAL, TESTS_OF_SEVERAL, strict=True)).get(wait.kind, alone)
             yield from self._admitted(wait._replace(kind=again))

@@ -1,6 +1,6 @@
 """The kernel that performs programs from a table, one block per program.
 
-A row of the table is an operation; its locations are indices of elements or words. After each phase all PEs synchronize, and every block
+A row of the table is an operation; its locations are indices of elements or words. After each phase, all PEs synchronize, and every block
 copies its region for the comparison.
 """
 
@@ -47,7 +47,7 @@ class KernelData(NamedTuple):
     """Arrays and numbers of a PE's kernel."""
 
     rows: Any  #: int64, one for each operation of this PE
-    first: Any  #: int64: [phase, program] first row of a program; its rows end at the next program's first
+    first: Any  #: int64, by phase and program: first row of a program; its rows end at the next program's first
     ends: Any  #: int64: End of each phase
     operands: Any  #: an element for each row
     conditions: Any  #: an element for each row: the condition of compare_swap
@@ -57,9 +57,9 @@ class KernelData(NamedTuple):
     local_words: Any  #: local as uint64
     fetched: Any  #: fetched elements, by slot
     signals: Any  #: uint64: fetched signals, by slot, and records of _several()
-    copies: Any  #: uint64: [phase, program, word] the regions after each phase, and local memory
+    copies: Any  #: uint64, by phase, program, and word: the regions after each phase, and local memory
     counter: Any  #: counter of grid_barrier
-    meeting: int  #: its value before the kernel
+    meeting: int  #: value of the counter before the kernel
     begin: int  #: first phase that the kernel performs
     end: int
 
@@ -302,7 +302,7 @@ def _collective(scope: str, op: Any) -> Any:
 
 
 def operation_of(dtype: np.dtype) -> Any:
-    """Return the op of reductions: one whose result does not depend on the order of members."""
+    """Return an op for reductions whose result does not depend on the order of members."""
     return pgas.MAX if dtype.kind == "f" else pgas.SUM
 
 

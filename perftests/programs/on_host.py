@@ -141,5 +141,5 @@ class Host:
 
 
 def channel_of(place: int, o: Operation) -> int:
-    """Return the channel of a collective: each program of a group has two."""
+    """Return the channel of a collective. Each program of a group has two."""
     return 2 * place + o.channel

@@ -1,6 +1,6 @@
 """A program: operations of all PEs in one list, in the order of one possible execution.
 
-A program runs in phases, and in a region of the symmetric heap, the same on every PE. After a phase all operations are complete and
+A program runs in phases, and in a region of the symmetric heap that is the same on every PE. After a phase, all operations are complete and
 visible to all PEs. A region has 64-bit signal words, elements for atomics, and data. Offsets beyond the region are local memory of the
 PE, registered with pgas.register::
 
@@ -29,7 +29,7 @@ SIGNALS, COUNTERS, DATA = 0, 64, 192
 #: Number of bytes of local memory.
 LOCAL_BYTES = 256
 
-#: Initial value of signal words, such that additions carry into the upper half.
+#: Initial value of signal words, chosen so that additions carry into the upper half.
 SIGNAL_BEGIN = 2**32 - 2
 
 #: Number of threads of a warp.
@@ -39,71 +39,20 @@ LANES = 32
 class Kind(IntEnum):
     """Kinds of operations, in the order in which the interpreter compares."""
 
-    # performed by a thread, warp, or block, with any number of elements
-    PUT = 0
-    PUT_NBI = 1
-    GET = 2
-    GET_NBI = 3
-    IPUT = 4
-    IGET = 5
-    PUT_SIGNAL = 6
-    PUT_SIGNAL_NBI = 7
-    # performed by a thread, from here on
-    P = 8
-    G = 9
-    LOAD = 10  # plain load from the PE's own memory
-    STORE = 11
-    SIGNAL_OP = 12
-    FLAG_P = 13  # a signal word written by p
-    FLAG_SET = 14  # by atomic_set
-    FLAG_ADD = 15  # and by atomic_add
-    SIGNAL_FETCH = 16
-    SIGNAL_WAIT_UNTIL = 17
-    WAIT_UNTIL = 18
-    TEST = 19
-    # on several words
-    WAIT_UNTIL_ALL = 20
-    WAIT_UNTIL_ANY = 21
-    WAIT_UNTIL_SOME = 22
-    WAIT_UNTIL_ALL_VECTOR = 23
-    WAIT_UNTIL_ANY_VECTOR = 24
-    WAIT_UNTIL_SOME_VECTOR = 25
-    TEST_ALL = 26
-    TEST_ANY = 27
-    TEST_SOME = 28
-    TEST_ALL_VECTOR = 29
-    TEST_ANY_VECTOR = 30
-    TEST_SOME_VECTOR = 31
-    # on one element, or none
-    FENCE = 32
-    QUIET = 33
-    QUIET_PE = 34
-    FLUSH = 35
-    SYNCTHREADS = 36  # performed by the block
-    ATOMIC_ADD = 37
-    ATOMIC_SET = 38
-    ATOMIC_INC = 39
-    ATOMIC_AND = 40
-    ATOMIC_OR = 41
-    ATOMIC_XOR = 42
-    ATOMIC_FETCH = 43  # fetching atomics, from here on
-    ATOMIC_SWAP = 44
-    ATOMIC_FETCH_ADD = 45
-    ATOMIC_COMPARE_SWAP = 46
-    ATOMIC_FETCH_INC = 47
-    ATOMIC_FETCH_AND = 48
-    ATOMIC_FETCH_OR = 49
-    ATOMIC_FETCH_XOR = 50
-    # collectives, by a thread, warp, or block of every member of a team
-    TEAM_SYNC = 51
-    BARRIER = 52
-    ALLTOALL = 53
-    BROADCAST = 54
-    FCOLLECT = 55
-    REDUCE = 56
-    REDUCESCATTER = 57
-    INSCAN = 58
-    EXSCAN = 59
+    # A thread, warp, or block performs these, with any number of elements.
+    PUT, PUT_NBI, GET, GET_NBI, IPUT, IGET, PUT_SIGNAL, PUT_SIGNAL_NBI = range(8)
+    # A thread performs all others except SYNCTHREADS, which the block performs, and collectives. LOAD and STORE access the PE's own memory.
+    # p, atomic_set, and atomic_add write the signal words of FLAG_P, FLAG_SET, and FLAG_ADD.
+    P, G, LOAD, STORE, SIGNAL_OP, FLAG_P, FLAG_SET, FLAG_ADD, SIGNAL_FETCH, SIGNAL_WAIT_UNTIL, WAIT_UNTIL, TEST = range(8, 20)
+    # These wait for several words, or test them.
+    WAIT_UNTIL_ALL, WAIT_UNTIL_ANY, WAIT_UNTIL_SOME, WAIT_UNTIL_ALL_VECTOR, WAIT_UNTIL_ANY_VECTOR, WAIT_UNTIL_SOME_VECTOR = range(20, 26)
+    TEST_ALL, TEST_ANY, TEST_SOME, TEST_ALL_VECTOR, TEST_ANY_VECTOR, TEST_SOME_VECTOR = range(26, 32)
+    # These are on one element, or on none. Atomics from ATOMIC_FETCH on are fetching.
+    FENCE, QUIET, QUIET_PE, FLUSH, SYNCTHREADS = range(32, 37)
+    ATOMIC_ADD, ATOMIC_SET, ATOMIC_INC, ATOMIC_AND, ATOMIC_OR, ATOMIC_XOR, ATOMIC_FETCH, ATOMIC_SWAP, ATOMIC_FETCH_ADD = range(37, 46)
+    ATOMIC_COMPARE_SWAP, ATOMIC_FETCH_INC, ATOMIC_FETCH_AND, ATOMIC_FETCH_OR, ATOMIC_FETCH_XOR = range(46, 51)
+    # A thread, warp, or block of every member of a team performs these collectives.
+    TEAM_SYNC, BARRIER, ALLTOALL, BROADCAST, FCOLLECT, REDUCE, REDUCESCATTER, INSCAN, EXSCAN = range(51, 60)
 
 
 #: Operations that write a signal word for which another PE waits.
@@ -129,7 +78,7 @@ _ORDERING = (Kind.FENCE, Kind.QUIET, Kind.FLUSH, Kind.SYNCTHREADS)
 
 
 class PhaseEnd(IntEnum):
-    """What completes a phase."""
+    """The calls that complete a phase."""
 
     BARRIER = 0
     BARRIER_WARP = 1

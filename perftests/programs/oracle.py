@@ -60,7 +60,7 @@ def image(seed: int, number: int, pe: int, shape: Shape) -> bytearray:
     noise = random.Random(f"{seed} {number} {pe}").randbytes(shape.memory_bytes)
     words = SIGNAL_BEGIN.to_bytes(8, "little") * (COUNTERS // 8)
     counters, data = noise[COUNTERS:DATA], noise[DATA:]
-    if shape.dtype.kind in "fc":  # sums must be exact in any order; data must be finite, because conversions change NaNs
+    if shape.dtype.kind in "fc":  # Sums must be exact in any order; data must be finite, because conversions change NaNs.
         counters = np.frombuffer(counters, np.uint8)[::size].astype(shape.dtype).tobytes()
         data = finite(np.frombuffer(data, np.uint8), shape.dtype)
     return bytearray(words + counters + data)
@@ -85,7 +85,7 @@ def fetches(shape: Shape, o: Operation) -> int:
 
 
 class Oracle:
-    """The regions of all PEs; performs operations on them."""
+    """The regions of all PEs, and the operations on them."""
 
     def __init__(self, program: Program) -> None:
         self._program, self._shape = program, program.shape
@@ -175,7 +175,7 @@ class Oracle:
         """Describe a wrong fetched value; empty if it is right."""
         if o.kind in WAITS:
             value = int.from_bytes(found, "little")
-            right = holds(value, o.condition, o.value)  # a later value may also satisfy it
+            right = holds(value, o.condition, o.value)  # A later value may also satisfy it.
             return "" if right else f"{line(self._shape, o)} returned {value} instead of {int.from_bytes(wanted, 'little')}"
         if found == wanted or (o.kind in SEVERAL and self._is_another(o, found)):
             return ""
@@ -235,7 +235,7 @@ class Oracle:
 
 
 def taken(o: Operation, sources: Sequence[np.ndarray], me: int) -> np.ndarray:
-    """Return what member ``me`` gets. Reductions take the largest of floats, and the sum of others, which integers wrap."""
+    """Return what member ``me`` receives. Reductions take the maximum of floats, and the sum of others, which integers wrap."""
     dtype, part = sources[0].dtype, slice(me * o.nelems, (me + 1) * o.nelems)
     if o.kind == Kind.BROADCAST:
         return sources[o.target]
@@ -273,12 +273,7 @@ def _writes(shape: Shape, o: Operation, pe: int, at: int) -> bool:
 
 
 def _explained(
-    calls: Sequence[Operation],
-    before: Sequence[set[int]],
-    seen: Sequence[bytes | None],
-    first: bytes,
-    last: bytes,
-    dtype: np.dtype,
+    calls: Sequence[Operation], before: Sequence[set[int]], seen: Sequence[bytes | None], first: bytes, last: bytes, dtype: np.dtype
 ) -> bool:
     """Whether some order of the calls that respects ``before`` leads from first to last and explains the fetched values."""
     everything = (1 << len(calls)) - 1

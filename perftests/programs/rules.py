@@ -73,7 +73,7 @@ class _Access:
     __slots__ = ("before", "by", "complete", "fenced", "number", "touch", "via")
 
     def __init__(self, touch: _Touch, number: int, via: int, by: int, before: int) -> None:
-        """via: the other PE of the operation. by: the threads that performed it. before: see the module."""
+        """via: the other PE of the operation. by: the threads that performed it. The module's docstring describes before."""
         self.touch, self.number, self.via, self.by, self.before, self.fenced = touch, number, via, by, before, 0
         self.complete = before if touch.when == DONE else 0
 
@@ -114,7 +114,7 @@ class Rules:
                     )
                     if ordered:
                         earlier.add(access.number)
-                    elif o.kind in WAITS_FOR_SEVERAL:  # the answer does not depend on this word
+                    elif o.kind in WAITS_FOR_SEVERAL:  # The answer does not depend on this word.
                         continue
                     elif touch.mode != WORD or access.touch.mode != WORD or touch.class_ != access.touch.class_:
                         return False
@@ -151,7 +151,7 @@ class Rules:
         if o.kind in WAITS or o.kind in ALL:
             return [word for word, _ in words] if all(ends) else None
         satisfied = [word for (word, _), end in zip(words, ends, strict=True) if end]
-        return satisfied if len(satisfied) == 1 else []  # any of them may have ended it
+        return satisfied if len(satisfied) == 1 else []  # Any of them may have ended it.
 
     def _ordered(self, access: _Access, touch: _Touch, actors: int, o: Operation) -> bool:
         if access.complete & actors:
@@ -168,7 +168,7 @@ class Rules:
         added = []
         for t in touches:
             own = self._actors(o, t.pe) if o.team >= 0 else actors
-            own = own & -own if t.lo < 0 else own  # the first thread leaves a channel last
+            own = own & -own if t.lo < 0 else own  # The first thread leaves a channel last.
             added.append(_Access(t, self._number, o.target, own, own if together else 0))
         self._accesses += added
         if o.kind in FLAGS:
@@ -184,7 +184,7 @@ class Rules:
             if a.fenced & actors and (a.complete & actors or (o.scope == THREAD and a.touch.pe == o.target and a.touch.when == SENT))
         ]
         word, values = (o.target, o.word), self.values(o.target, o.word)
-        before = self._carried.get(word, []) if is_added(o) else []  # the sum makes visible what each addition does
+        before = self._carried.get(word, []) if is_added(o) else []  # The sum makes visible what each addition does.
         self._carried[word] = [*before, *seen, *data]
         self._values[word] = [*values, values[-1] + o.value if is_added(o) else o.value]
         self._all_values[word] = self._values[word]

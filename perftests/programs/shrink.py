@@ -12,7 +12,7 @@ Numbered = tuple[int, Operation]
 
 
 def legal(program: Program, operations: Iterable[Numbered]) -> list[Numbered]:
-    """Return the operations that stay defined: a wait needs its flag, an access its fence."""
+    """Return the operations that stay defined, because a wait needs its flag, and an access its fence."""
     values: dict[tuple[int, int], list[int]] = {}
     phase, rules, kept = -1, Rules(program.shape, values), []
     for number, o in operations:
@@ -27,8 +27,7 @@ def shrunk(program: Program, fails: Callable[[list[Numbered]], bool], trials: in
     """Return a smaller list of operations that still fails.
 
     Args:
-        program: a failing program.
-        fails: function that tells whether a program of some operations fails.
+        fails: function that returns whether a program of some operations fails.
         trials: maximum number of calls of fails.
     """
     best = list(enumerate(program.operations))

@@ -67,10 +67,10 @@ class Arrays(NamedTuple):
     source: Any
     source8: Any
     words: Any
-    tallies: Any  #: of the last round
-    faults: Any  #: of the last round
-    added: Any  #: of all rounds: the expected sum in each word of this PE
-    fetched: Any  #: of all rounds: sum of the squares of the values that this PE fetched, by counter and PE
+    tallies: Any  #: numbers that check() counted in the last round
+    faults: Any  #: wrong words of the last round
+    added: Any  #: expected sum of all rounds in each word of this PE
+    fetched: Any  #: sum over all rounds of the squares of the values that this PE fetched, by counter and PE
 
 
 class _Operation(NamedTuple):
@@ -93,7 +93,7 @@ def _device(function: Callable[..., Any]) -> Any:
     if not pgas.SIMULATOR:
         return cuda.jit(device=True)(function)
     compiled = njit(function)
-    with contextlib.suppress(RuntimeError):  # without a writable cache, it is compiled in every process
+    with contextlib.suppress(RuntimeError):  # Without a writable cache, it is compiled in every process.
         compiled.enable_caching()
     return compiled
 
@@ -133,15 +133,15 @@ def _draw(shape, seed, round_, pe, step, cta, thread):
     own = _number(key, lane) if scope == THREAD else _number(key, LANES)
     kind = (key >> 8) % kinds
     kind += 2 if kind > _GET_NBI else 0
-    agreed = key if scope != THREAD or key >> 4 & 3 != 0 else own  # mostly the same target and queue pair for all lanes
+    agreed = key if scope != THREAD or key >> 4 & 3 != 0 else own  # Usually, all lanes have the same target and queue pair.
     target, qp = (agreed >> 16) % shape.n_pes, (agreed >> 24) % (shape.queue_pairs + 1)
     room, unit = lots * shape.lot_bytes, 1
     if kind >= _ADD:
         nbytes = 0
     elif kind >= _P:
-        nbytes, unit = (8, 8) if scope == THREAD else (8 * LANES, 8)  # a warp's p and g take neighboring elements
+        nbytes, unit = (8, 8) if scope == THREAD else (8 * LANES, 8)  # A warp's p and g take neighboring elements.
     else:
-        nbytes = room >> (own & 15)  # every order of magnitude is equally likely
+        nbytes = room >> (own & 15)  # So that every order of magnitude is equally likely.
         nbytes = nbytes + 1 if nbytes == 0 else nbytes - (own >> 4) % (nbytes // 2 + 1)
         unit = 1 if own >> 32 & 3 != 0 else 16
     lot = ((pe * shape.steps + step) * shape.ctas + cta) * shape.threads + first
@@ -159,7 +159,7 @@ def _right(background, payload, me, o, i):
     low, high = max(o.start, at), min(o.start + o.nbytes, at + 8)
     if o.holder != me or low >= high:
         return left
-    offset = o.source + at - o.start  # in the source, of the word's first byte
+    offset = o.source + at - o.start  # Offset of the word's first byte in the source.
     shift = np.uint64(8 * (offset & 7))
     sent = _hash(payload, offset >> 3) >> shift
     if shift != 0:
@@ -242,7 +242,7 @@ class Soak:
     """The arrays and rounds of a PE. All methods are collective.
 
     Raises:
-        HeapError: the area does not fit on the heap.
+        HeapError: if the area does not fit on the heap.
     """
 
     def __init__(self, seed: int) -> None:

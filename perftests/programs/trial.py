@@ -32,9 +32,6 @@ from pgas.perftests.programs.oracle import Fault, Oracle, Results, fetches, imag
 
 __all__ = ["Trial"]
 
-#: Results of a PE: regions after each phase, fetched elements, fetched signals, and the slots of both by program and operation.
-_Left = tuple[bytes, bytes, bytes, Mapping[tuple[int, int], int]]
-
 _LARGEST_REGION = 8192
 #: Minimum number of bytes of registered memory. CUDA allocates small arrays from one block, which can be registered only once.
 _LEAST_REGISTERED = 1 if pgas.SIMULATOR else 4 << 20
@@ -45,7 +42,7 @@ class Trial:
     """The arrays in which programs run. All methods are collective, except unregister().
 
     Raises:
-        HeapError: the arrays do not fit on the heap.
+        HeapError: if the arrays do not fit on the heap.
     """
 
     def __init__(self) -> None:
@@ -74,7 +71,7 @@ class Trial:
         table, slots = self._table(programs, teams)
         by_hosts: dict[int, np.ndarray] = {}
         called: Mapping[tuple[int, int], Any] = {}
-        pgas.barrier_all()  # the regions of all PEs are initialized
+        pgas.barrier_all()  # So that the regions of all PEs are initialized.
         for begin, end in _stretches(shape):
             if begin == shape.on_host:
                 called = Host(shape, table.area, table.words, table.local, teams).perform(programs, begin)
@@ -150,7 +147,7 @@ class Trial:
             cuda.to_device(np.array(signals or [0], np.uint64)),
             cuda.to_device(np.zeros((phases, len(programs), shape.memory_bytes // 8), np.uint64)),
             self._counter.array,
-            *(0, 0, 0),  # set for each kernel
+            *(0, 0, 0),  # These are set for each kernel.
         )
         return table, slots
 
@@ -189,7 +186,7 @@ _SIGNAL_VALUES = frozenset((*FLAGS, *WAITS, *SEVERAL, Kind.SIGNAL_FETCH, Kind.TE
 
 
 def _record(o: Operation) -> list[int]:
-    """Return the initial contents of an operation's record: see the interpreter's _several()."""
+    """Return the initial contents of an operation's record, which the interpreter's _several() describes."""
     if o.kind not in SEVERAL:
         return [0]
     status = [o.left_out >> i & 1 for i in range(o.nelems)]

@@ -1,4 +1,4 @@
-"""Host calls whose launches are kept: those of ``pgas.put.bind(...)`` and its like, and calls that are repeated with the same arguments.
+"""Host calls whose launches are kept: those of ``pgas.put.bind(...)`` and similar, and calls that are repeated with the same arguments.
 
 A host call checks its operands, chooses a kernel with its blocks, and converts the arguments. All of this follows from the arguments, so
 that a repeated call need not do it again.
@@ -50,8 +50,8 @@ class BoundCall:
         """Perform the operation in stream order, like the call that was bound.
 
         Raises:
-            HeapError: an array was freed.
-            PgasError: a team was destroyed, or pgas.finalize() has run.
+            HeapError: if an array was freed.
+            PgasError: if a team was destroyed, or pgas.finalize() has run.
         """
         if not self.valid(runtime.current()):
             if any(block.freed for block in self._blocks):
@@ -101,15 +101,15 @@ def bind(name: str, form: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 
 class _Repeated:
-    """A call that may be repeated: its arguments and, from the second time on, what was bound for them."""
+    """A call that may be repeated: its arguments and, from the second time on, the bound call for them."""
 
     def __init__(self, args: tuple[Any, ...], stream: Any) -> None:
         self._args = tuple([weakref.ref(arg) if type(arg) is SymmetricArray else arg for arg in args])
-        self._stream = stream  # kept, because its ID is part of the key
+        self._stream = stream  # Kept, because its ID is part of the key.
         self.bound: BoundCall | None = None
 
     def same(self, args: tuple[Any, ...]) -> bool:
-        """Whether these are the same objects; IDs alone are reused."""
+        """Whether these are the same objects. IDs alone do not suffice, because Python reuses them."""
         for kept, arg in zip(self._args, args, strict=True):
             if kept is not arg and not (type(kept) is weakref.ref and kept() is arg):
                 return False

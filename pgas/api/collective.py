@@ -398,14 +398,7 @@ def alltoall_block(team: Integer, dest: Any, source: Any, channel: Integer = 0, 
 
 @device_function(movement.alltoallv(WARP))
 def alltoallv_warp(
-    team: Integer,
-    dest: Any,
-    dest_counts: Any,
-    dest_displs: Any,
-    source: Any,
-    source_counts: Any,
-    source_displs: Any,
-    channel: Integer = 0,
+    team: Integer, dest: Any, dest_counts: Any, dest_displs: Any, source: Any, source_counts: Any, source_displs: Any, channel: Integer = 0
 ) -> None:
     """Like alltoallv(), but called by all threads of one warp on every member; none may have exited.
 
@@ -415,14 +408,7 @@ def alltoallv_warp(
 
 @device_function(movement.alltoallv(BLOCK))
 def alltoallv_block(
-    team: Integer,
-    dest: Any,
-    dest_counts: Any,
-    dest_displs: Any,
-    source: Any,
-    source_counts: Any,
-    source_displs: Any,
-    channel: Integer = 0,
+    team: Integer, dest: Any, dest_counts: Any, dest_displs: Any, source: Any, source_counts: Any, source_displs: Any, channel: Integer = 0
 ) -> None:
     """Like alltoallv(), but called by all threads of one block on every member; none may have exited.
 

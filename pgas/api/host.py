@@ -422,7 +422,7 @@ def full_like(prototype: Any, value: Any, dtype: Any = None, *, shape: Any = Non
 def _like(function: str, prototype: Any, shape: Any, dtype: Any) -> tuple[Any, Any]:
     """Return shape and dtype; the prototype's unless others are given."""
     if not hasattr(prototype, "shape") or not hasattr(prototype, "dtype"):
-        raise TypeError(f"pgas.{function}: prototype must have a shape and a dtype, as arrays do, not {type(prototype).__name__}")
+        raise TypeError(f"pgas.{function}: prototype must have a shape and a dtype, like arrays, not {type(prototype).__name__}")
     return prototype.shape if shape is None else shape, prototype.dtype if dtype is None else dtype
 
 

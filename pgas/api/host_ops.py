@@ -185,7 +185,7 @@ def as_array(address: int, size: int, dtype: np.dtype) -> Any:
 
 
 def _shape_of_copy(nbytes: int, pe: int, *, adds: bool = False) -> tuple[int, int]:
-    """Return the blocks and threads that copy nbytes; for a NIC one warp suffices, as it only posts. adds: as in _copied()."""
+    """Return the blocks and threads that copy nbytes. For a NIC, one warp suffices, because it only posts. adds: like in _copied()."""
     if not runtime.current().stores_to(pe, adds=adds):
         return 1, _ONE_WARP
     return max(1, min(nbytes // _SHARE, _BLOCKS)), _THREADS

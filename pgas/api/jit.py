@@ -134,9 +134,9 @@ class ConfiguredKernel:
         """Launch the kernel. Returns while it runs (in the simulator, after it has run).
 
         Raises:
-            PgasError: pgas.init() has not run, or pgas.finalize() has; or an argument is a team that was destroyed.
-            HeapError: an argument was freed.
-            ValueError: no block of this size fits on an SM, because its threads take too many registers or exceed launch_bounds.
+            PgasError: if pgas.init() has not run, or pgas.finalize() has, or an argument is a team that was destroyed.
+            HeapError: if an argument was freed.
+            ValueError: if no block of this size fits on an SM, because its threads take too many registers or exceed launch_bounds.
         """
         if names:
             raise TypeError(
@@ -170,7 +170,7 @@ class BoundLaunch:
         """Launch the kernel. Returns while it runs (in the simulator, after it has run).
 
         Raises:
-            PgasError: pgas.finalize() has run, or an argument is a team that was destroyed.
+            PgasError: if pgas.finalize() has run, or an argument is a team that was destroyed.
         """
         job = runtime.current()
         job.teams.check(self._teams)
@@ -293,7 +293,7 @@ def _fingerprint(function: Any) -> str:
     """Return the hash of everything a kernel depends on. function: a function, or a dispatcher with its options.
 
     Raises:
-        Uncacheable: see _dependencies().
+        Uncacheable: if _dependencies() raises it.
     """
     digest = hashlib.sha256()
     for part in _dependencies(function, set()):
@@ -305,7 +305,7 @@ def _dependencies(function: Any, seen: set[Any]) -> list[bytes]:
     """Return code, defaults, and options of a function and of every device function it names, and the values of its globals.
 
     Raises:
-        Uncacheable: the function uses a global that is neither a plain value nor code nor a module.
+        Uncacheable: if the function uses a global that is neither a plain value nor code nor a module.
     """
     parts = []
     for option, value in sorted(compiler.options_of(function).items()):

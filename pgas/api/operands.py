@@ -44,11 +44,11 @@ class Operand:
         try:
             operand = cls._described(function, name, array)
         except Exception:
-            with about(f"pgas.{function}: {name}"):  # a freed array
+            with about(f"pgas.{function}: {name}"):  # The array was freed.
                 raise
         if contiguous and operand.order is None:
             raise ValueError(f"pgas.{function}: {name} must be contiguous; copy it, or use slices without a step")
-        if block is not None:  # symmetric arrays are never changed
+        if block is not None:  # Because symmetric arrays are never changed.
             array.__dict__.setdefault("_pgas_operands", {})[function, name] = operand
         return operand
 
@@ -56,7 +56,7 @@ class Operand:
     def _described(cls, function: str, name: str, array: Any) -> "Operand":
         if (host := platform.host_array(array)) is not None:
             return cls(function, name, host.ctypes.data, tuple(host.shape), tuple(host.strides), host.dtype)
-        if block_of(array) is not None:  # the interface takes ten times as long
+        if block_of(array) is not None:  # Because the interface takes ten times as long.
             return cls(function, name, array.device_ctypes_pointer.value or 0, array.shape, array.strides, array.dtype)
         interface = getattr(array, "__cuda_array_interface__", None)
         if interface is None:

@@ -34,7 +34,7 @@ def n_pes() -> int:
 
 def _ptr(dest: Any, pe: Any) -> Any:
     job = runtime.current()
-    with about("pgas.ptr: dest"):  # a freed array
+    with about("pgas.ptr: dest"):  # The array may have been freed.
         return job.peer(dest, pe)
 
 

@@ -14,14 +14,14 @@ def everywhere(exchange: Callable[[Any], list[Any]], step: Callable[[], Any], er
     Args:
         exchange: exchanges values among the PEs.
         step: may fail on some PEs.
-        error: raised on every PE if it does; names the PEs that failed.
+        error: class of the error that every PE raises if a step failed; its message names the PEs that failed.
     """
     value, failure = None, None
     try:
         value = step()
     except (PgasError, ValueError, OSError) as caught:
         failure = str(caught)
-    except Exception as caught:  # even an unexpected error must reach the others, which wait
+    except Exception as caught:  # An unexpected error must also reach the other PEs, because they wait.
         failure = f"{type(caught).__name__}: {caught}"
     answers = exchange((value, failure))
     if failures := [f"PE {pe}: {failed}" for pe, (_, failed) in enumerate(answers) if failed is not None]:

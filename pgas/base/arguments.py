@@ -1,4 +1,4 @@
-"""Command lines of pgas: flags, and the PGAS_* variables that a command reads; each mistake is one sentence with exit status 2."""
+"""Command lines of pgas: flags, and the PGAS_* variables that a command reads. A mistake is reported in one sentence, with status 2."""
 
 import argparse
 import os
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: object = None) -> None:
         try:
             first = launched_rank() in (None, 0)
-        except ValueError:  # PGAS_LAUNCHED is not from pgas.run
+        except ValueError:  # PGAS_LAUNCHED is not from pgas.run.
             first = True
         if message and first:
             super()._print_message(message, file or sys.stderr)  # type: ignore[arg-type]
@@ -58,9 +58,9 @@ def size_flag(size: int) -> str:
 
 
 def within(least: int, most: int, read: Callable[[str], int] = integer) -> Callable[[str], int]:
-    """Return a converter of arguments that refuses values out of a range."""
+    """Return a converter of arguments that rejects values out of a range."""
     shown = size_flag if read is parse_size else str
-    kind = "a size (a number, k, m, g or t behind it)" if read is parse_size else "an integer"
+    kind = "a size (a number with an optional unit K, M, G, or T)" if read is parse_size else "an integer"
     allowed = f"it must be {shown(least)} to {shown(most)}"
 
     def convert(text: str) -> int:
@@ -87,7 +87,7 @@ def positive(text: str) -> float:
 
 
 def one_of(allowed: Sequence[str]) -> Callable[[str], str]:
-    """Return a converter of arguments that refuses other values."""
+    """Return a converter of arguments that rejects all other values."""
 
     def convert(text: str) -> str:
         if text not in allowed:

@@ -30,7 +30,7 @@ def cuda_device_count() -> int:
 
 
 def _ask_driver() -> tuple[int, str]:
-    """Return the number of GPUs, and the name of the driver's error if it does not start; "" without an error, driver or device."""
+    """Return the number of GPUs, and the name of the error with which the driver did not start; "" if there is no error or no driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -46,7 +46,7 @@ def _decide() -> bool:
     os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
     requested = os.environ.get("NUMBA_ENABLE_CUDASIM", "")
-    decided = getattr(sys.modules.get("numba.cuda.core.config"), "ENABLE_CUDASIM", None)  # the program imported numba.cuda before pgas
+    decided = getattr(sys.modules.get("numba.cuda.core.config"), "ENABLE_CUDASIM", None)  # Set if numba.cuda was imported before pgas.
     if decided is not None:
         if not decided and requested != "0" and cuda_device_count() == 0:
             raise PgasError(
@@ -79,8 +79,8 @@ def say_where() -> None:
     _unsaid = ""
 
 
-#: The line for the start of a job, "" if there is none. Not printed at import: commands for help or doctor start no job.
+#: Line to print at the start of a job, or "". It is not printed at import, because commands such as doctor do not start a job.
 _unsaid = ""
 
-#: True if kernels of this process run in the simulator.
+#: Whether kernels of this process run in the simulator.
 SIMULATOR: bool = _decide()

@@ -3,6 +3,8 @@
 ``python -m pgas info`` prints the table. pgas.init() reads the values; a bad one is a ValueError that names the variable.
 """
 
+import contextlib
+import math
 import os
 import re
 from collections.abc import Callable
@@ -44,30 +46,19 @@ def _size(text: str) -> int:
     return size
 
 
-def _most(text: str) -> int | None:
-    return None if text.strip() == "" else _size(text)
+def _real(text: str, low: float, high: float, otherwise: str) -> float:
+    with contextlib.suppress(ValueError):
+        if low <= (value := real(text)) <= high:
+            return value
+    raise ValueError(otherwise)
 
 
 def _seconds(text: str) -> float:
-    try:
-        value = real(text)
-    except ValueError:
-        value = 0
-    if not 0 < value < 1e9:
-        raise ValueError("must be a number of seconds greater than 0 and less than 1e9")
-    return value
+    return _real(text, math.ulp(0), math.nextafter(1e9, 0), "must be a number of seconds greater than 0 and less than 1e9")
 
 
 def _limit(text: str) -> float:
-    if text == "":
-        return 0
-    try:
-        value = real(text)
-    except ValueError:
-        value = 0
-    if not 1e-3 <= value <= 1e4:
-        raise ValueError("must be a number from 0.001 to 10000, or empty for no limit")
-    return value
+    return 0 if text == "" else _real(text, 1e-3, 1e4, "must be a number from 0.001 to 10000, or empty for no limit")
 
 
 def _words(*allowed: str) -> Callable[[str], frozenset[str]]:
@@ -250,22 +241,12 @@ class Faults:
                         raise ValueError(f"{values['syndrome']:#x} is not a CQE syndrome")
                 elif name in _FAULT_INTEGERS:
                     values[name] = _fault_integer(name, value)
-                elif name == "delay":
-                    values["delay"] = real(value)
-                    if not 0 <= values["delay"] < 1:
-                        raise ValueError("delay must be at least 0 and less than 1")
-                elif name == "late":
-                    values["late"] = real(value)
-                    if not 0 <= values["late"] <= 1:
-                        raise ValueError("late must be at least 0 and at most 1")
-                elif word == "atomics=split":
-                    values["split_atomics"] = True
-                elif word == "atomics=big_endian":
-                    values["big_endian_atomics"] = True
-                elif word == "refuse=cq_of_one":
-                    values["refuse_cq_of_one"] = True
-                elif word == "refuse=mr_of_chunks":
-                    values["refuse_mr_of_chunks"] = True
+                elif name in ("delay", "late"):
+                    values[name] = real(value)
+                    if not 0 <= values[name] < 1 and (name, values[name]) != ("late", 1):
+                        raise ValueError(f"{name} must be at least 0 and {'less than' if name == 'delay' else 'at most'} 1")
+                elif word in _FAULT_FLAGS:
+                    values[_FAULT_FLAGS[word]] = True
                 else:
                     raise ValueError(f"unknown fault '{printable(name)}'")
             except ValueError as error:
@@ -278,6 +259,12 @@ class Faults:
 
 #: Width in bits of each integer: of the engine's counters, and of a QP number.
 _FAULT_INTEGERS = {"seed": 64, "hold": 16, "fail_qpn": 24, "fail": 63, "stop": 63, "syndrome": 8}
+
+
+_FAULT_FLAGS = {
+    "atomics=split": "split_atomics", "atomics=big_endian": "big_endian_atomics", "refuse=cq_of_one": "refuse_cq_of_one",
+    "refuse=mr_of_chunks": "refuse_mr_of_chunks",
+}  # fmt: skip
 
 
 def _fault_integer(name: str, text: str) -> int:
@@ -327,206 +314,89 @@ VARIABLES: dict[str, Variable] = {
     for variable in (
         Variable("PGAS_SYMMETRIC_SIZE", _size, "1G", "size of the symmetric heap on every PE in bytes (units K, M, G, T)", "size"),
         Variable("PGAS_CUMEM_GRANULARITY", _size, "512M", "an exhausted heap grows by a multiple of this many bytes", "size"),
-        Variable(
-            "PGAS_MAX_MEMORY_PER_GPU",
-            _most,
-            "",
+        Variable("PGAS_MAX_MEMORY_PER_GPU", _optional(_size), "",
             "maximum size of a PE's heap in bytes; if equal to PGAS_SYMMETRIC_SIZE, the heap does not grow; if empty, only available "
-            "memory limits it",
-            "size",
-        ),
-        Variable(
-            "PGAS_TRANSPORT",
-            _transport,
-            "auto",
+            "memory limits it", "size"),
+        Variable("PGAS_TRANSPORT", _transport, "auto",
             "transport to other PEs; p2p,ibgda or p2p,ibrc: p2p where memory is mapped, a NIC otherwise; auto: the best transport for each "
-            "pair of PEs",
-            "choice",
-        ),
-        Variable(
-            "PGAS_AMO",
-            _choice("nic", "peer"),
-            "nic",
+            "pair of PEs", "choice"),
+        Variable("PGAS_AMO", _choice("nic", "peer"), "nic",
             "with p2p,ibgda or p2p,ibrc, what performs atomics: nic: the NIC performs all of them; peer: the SM performs those on PEs "
-            "whose memory is mapped",
-            "choice",
-        ),
-        Variable(
-            "PGAS_PES_PER_NODE",
-            _counts,
-            "",
+            "whose memory is mapped", "choice"),
+        Variable("PGAS_PES_PER_NODE", _counts, "",
             "for testing: treat each group of this many consecutive PEs as one node; a list, such as 2,1, gives the number of PEs on each "
-            "node",
-            "integers",
-        ),
-        Variable(
-            "PGAS_TIMEOUT",
-            _seconds,
-            "60",
+            "node", "integers"),
+        Variable("PGAS_TIMEOUT", _seconds, "60",
             "timeout in seconds: a longer wait in a kernel, or for the NIC, is an error; a longer wait of the host for other PEs is only "
-            "reported, with their numbers",
-            "float",
-        ),
-        Variable(
-            "PGAS_DEBUG",
-            _words("info", "check", "strict", "traceback"),
-            "",
+            "reported, with their numbers", "float"),
+        Variable("PGAS_DEBUG", _words("info", "check", "strict", "traceback"), "",
             "info: print what init() chose; check: kernels check PE numbers and addresses, and finalize() lists arrays that were not "
             "freed; strict: the simulator rejects uses of symmetric arrays on the host, and kernels, that fail on a GPU; traceback: "
-            "tracebacks show the frames of pgas",
-            "words",
-        ),
-        Variable(
-            "PGAS_HANG_REPORT",
-            _choice("text", "json", "off"),
-            "text",
-            "form of the hang report that every PE prints when a wait reaches PGAS_TIMEOUT and on SIGUSR1: text, json (one line), or off",
-            "choice",
-        ),
+            "tracebacks show the frames of pgas", "words"),
+        Variable("PGAS_HANG_REPORT", _choice("text", "json", "off"), "text",
+            "form of the hang report that every PE prints when a wait reaches PGAS_TIMEOUT and on SIGUSR1: text, json (one line), or "
+            "off", "choice"),
         Variable("PGAS_SIM_WEAK", _seed, "", "simulator: delay and reorder remote stores, seeded by this integer", "seed"),
-        Variable(
-            "PGAS_IBGDA_NUM_RC_PER_PE",
-            _integer_or_auto(1, 64),
-            "auto",
+        Variable("PGAS_IBGDA_NUM_RC_PER_PE", _integer_or_auto(1, 64), "auto",
             "number of queue pairs from each PE to each PE (including itself), 1 to 64; auto: 2, or 1 if the software NIC has too few for "
-            "2",
-            "integer",
-        ),
-        Variable(
-            "PGAS_IBGDA_RC_MAP_BY",
-            _choice("cta", "sm", "warp"),
-            "cta",
-            "group of threads that shares a queue pair by default",
-            "choice",
-        ),
-        Variable(
-            "PGAS_IBGDA_NUM_REQUESTS_IN_BATCH",
-            _integer(1, 64, power_of_two=True),
-            "32",
-            "number of WQEBBs after which the doorbell is rung even if more WQEs follow: a power of two from 1 to 64",
-            "integer",
-        ),
-        Variable(
-            "PGAS_QP_DEPTH",
-            _integer(128, 32768, power_of_two=True),
-            "1024",
-            "depth of a send queue in WQEBBs of 64 bytes: a power of two from 128 to 32768",
-            "integer",
-        ),
-        Variable(
-            "PGAS_IBRC_RING_SIZE",
-            _integer(64, 65536, power_of_two=True),
-            "4096",
-            "number of requests that the proxy thread's ring holds: a power of two from 64 to 65536",
-            "integer",
-        ),
-        Variable(
-            "PGAS_CHANNELS",
-            _integer(1, 256),
-            "16",
-            "default number of channels per team, that is, of blocks that can call its collectives concurrently: 1 to 256",
-            "integer",
-        ),
-        Variable(
-            "PGAS_HOST_BLOCKS",
-            _blocks,
-            "",
+            "2", "integer"),
+        Variable("PGAS_IBGDA_RC_MAP_BY", _choice("cta", "sm", "warp"), "cta",
+            "group of threads that shares a queue pair by default", "choice"),
+        Variable("PGAS_IBGDA_NUM_REQUESTS_IN_BATCH", _integer(1, 64, power_of_two=True), "32",
+            "number of WQEBBs after which the doorbell is rung even if more WQEs follow: a power of two from 1 to 64", "integer"),
+        Variable("PGAS_QP_DEPTH", _integer(128, 32768, power_of_two=True), "1024",
+            "depth of a send queue in WQEBBs of 64 bytes: a power of two from 128 to 32768", "integer"),
+        Variable("PGAS_IBRC_RING_SIZE", _integer(64, 65536, power_of_two=True), "4096",
+            "number of requests that the proxy thread's ring holds: a power of two from 64 to 65536", "integer"),
+        Variable("PGAS_CHANNELS", _integer(1, 256), "16",
+            "default number of channels per team, that is, of blocks that can call its collectives concurrently: 1 to 256", "integer"),
+        Variable("PGAS_HOST_BLOCKS", _blocks, "",
             "number of blocks of collectives called on the host: a number, or rows COLLECTIVE=BYTES:BLOCKS, such as "
-            "reduce=0:1,reduce=64K:16, for more than that many bytes between two PEs; if empty, a measured table",
-            "integer or rows",
-        ),
-        Variable(
-            "PGAS_LL_BYTES",
-            _power_of_two_size(64, 1 << 20),
-            "4K",
-            "collectives that move at most this many bytes per pair of PEs go through staging memory: a power of two from 64 to 1M",
-            "size",
-        ),
-        Variable(
-            "PGAS_MAX_TEAMS",
-            _optional(_integer(5, 120)),
-            "",
+            "reduce=0:1,reduce=64K:16, for more than that many bytes between two PEs; if empty, a measured table", "integer or rows"),
+        Variable("PGAS_LL_BYTES", _power_of_two_size(64, 1 << 20), "4K",
+            "collectives that move at most this many bytes per pair of PEs go through staging memory: a power of two from 64 to "
+            "1M", "size"),
+        Variable("PGAS_MAX_TEAMS", _optional(_integer(5, 120)), "",
             "size of team memory, as the number of all-PE teams it can hold: 5 to 120; smaller teams take less; if empty, 36 teams, 4 of "
-            "which are predefined, or as many as fit into 512 MiB, but at least 8",
-            "integer",
-        ),
-        Variable(
-            "PGAS_HCA", _hca, "auto", "the NIC: auto, softhca (the software NIC), or an RDMA device and port, such as mlx5_0:1", "name"
-        ),
+            "which are predefined, or as many as fit into 512 MiB, but at least 8", "integer"),
+        Variable("PGAS_HCA", _hca, "auto",
+            "the NIC: auto, softhca (the software NIC), or an RDMA device and port, such as mlx5_0:1", "name"),
         Variable("PGAS_HCA_LIST", _hca_list, "", "RDMA devices among which PGAS_HCA=auto chooses; ^mlx5_2: all except these", "names"),
         Variable("PGAS_IB_GID_INDEX", _integer(-1, 255), "-1", "RoCE: index of the port's GID; -1: RoCE v2 over IPv4 first", "integer"),
         Variable("PGAS_IB_SL", _integer(0, 15), "0", "service level of packets (RoCE: priority)", "integer"),
-        Variable(
-            "PGAS_IB_TRAFFIC_CLASS", _integer(0, 255), "0", "traffic class of packets with a GRH (RoCE v2: DSCP and ECN bits)", "integer"
-        ),
+        Variable("PGAS_IB_TRAFFIC_CLASS", _integer(0, 255), "0",
+            "traffic class of packets with a GRH (RoCE v2: DSCP and ECN bits)", "integer"),
         Variable("PGAS_IB_TIMEOUT", _integer(1, 31), "20", "an unacknowledged packet is sent again after 4.096 us * 2^this", "integer"),
-        Variable(
-            "PGAS_IB_RETRY_COUNT", _integer(0, 7), "7", "number of retransmissions of a packet before the queue pair fails", "integer"
-        ),
-        Variable(
-            "PGAS_IBGDA_NIC_HANDLER",
-            _choice("auto", "gpu", "cpu"),
-            "auto",
-            "ibgda on a real NIC: gpu: kernels store to its doorbell register; cpu: a CPU thread does; auto: kernels if CUDA permits it",
-            "choice",
-        ),
-        Variable(
-            "PGAS_NIC_ORDERING",
-            _choice("auto", "owner", "none"),
-            "auto",
-            "owner: a GPU observes NIC writes to its memory in order; none: it does not, so waits, get, g, fetching atomics, and quiet "
-            "end with a DUMP (ibrc: a READ); auto: use what CUDA reports for the GPU",
-            "choice",
-        ),
-        Variable(
-            "PGAS_ENGINE", _choice("auto", "cpu", "cuda"), "auto", "software NIC: whether a CPU thread or a kernel executes WQEs", "choice"
-        ),
-        Variable(
-            "PGAS_SOFTHCA_DEVICE",
-            _ordinal,
-            "",
-            "software NIC: GPU that its cuda engine runs on; if empty, a GPU that no PE uses, otherwise PE 0's",
-            "integer",
-        ),
-        Variable(
-            "PGAS_SOFTHCA_SMS",
-            _integer(0, 1024),
-            "0",
-            "software NIC: number of SMs for its cuda engine; 0: all, or a quarter of them if PEs use the same GPU or under MPS",
-            "integer",
-        ),
-        Variable(
-            "PGAS_SECRET",
-            _secret,
-            "",
+        Variable("PGAS_IB_RETRY_COUNT", _integer(0, 7), "7",
+            "number of retransmissions of a packet before the queue pair fails", "integer"),
+        Variable("PGAS_IBGDA_NIC_HANDLER", _choice("auto", "gpu", "cpu"), "auto",
+            "ibgda on a real NIC: gpu: kernels store to its doorbell register; cpu: a CPU thread does; auto: kernels if CUDA permits "
+            "it", "choice"),
+        Variable("PGAS_NIC_ORDERING", _choice("auto", "owner", "none"), "auto",
+            "owner: a GPU observes NIC writes to its memory in order; none: it does not, so waits, get, g, fetching atomics, and quiet end "
+            "with a DUMP (ibrc: a READ); auto: use what CUDA reports for the GPU", "choice"),
+        Variable("PGAS_ENGINE", _choice("auto", "cpu", "cuda"), "auto",
+            "software NIC: whether a CPU thread or a kernel executes WQEs", "choice"),
+        Variable("PGAS_SOFTHCA_DEVICE", _ordinal, "",
+            "software NIC: GPU that its cuda engine runs on; if empty, a GPU that no PE uses, otherwise PE 0's", "integer"),
+        Variable("PGAS_SOFTHCA_SMS", _integer(0, 1024), "0",
+            "software NIC: number of SMs for its cuda engine; 0: all, or a quarter of them if PEs use the same GPU or under "
+            "MPS", "integer"),
+        Variable("PGAS_SECRET", _secret, "",
             "key from which the secrets of torchrun, srun, and multi-node pgas.run jobs are derived: at least 16 characters, the same on "
-            "all nodes; if empty, a key file owned by this user is used",
-            "text",
-        ),
-        Variable(
-            "PGAS_LAUNCHED",
-            launcher.read_launched,
-            "",
-            "internal: set by python -m pgas.run for its PEs; do not set it yourself",
-            "text",
-        ),
-        Variable(
-            "PGAS_STARTED_BY",
-            str,
-            "",
-            "internal: set by pgas.init() for the processes that a PE starts; do not set it yourself",
-            "text",
-        ),
+            "all nodes; if empty, a key file owned by this user is used", "text"),
+        Variable("PGAS_LAUNCHED", launcher.read_launched, "",
+            "internal: set by python -m pgas.run for its PEs; do not set it yourself", "text"),
+        Variable("PGAS_STARTED_BY", str, "",
+            "internal: set by pgas.init() for the processes that a PE starts; do not set it yourself", "text"),
         Variable("PGAS_SOFTHCA_MOPS", _limit, "", "software NIC: limit in million WQEs per second (ConnectX-6: 215)", "float"),
         Variable("PGAS_SOFTHCA_GBPS", _limit, "", "software NIC: limit in 10^9 bits per second (ConnectX-6: 200)", "float"),
-        Variable(
-            "PGAS_TRACE", _words("wqe", "cqe", "cmd"), "", "software NIC: print WQEs, CQEs, and commands, as bytes and decoded", "words"
-        ),
-        Variable(
-            "PGAS_SOFTHCA_FAULTS", _faults, "", "software NIC: seeded faults, such as seed=1,delay=0.1,fail=17:0x13,stop=100", "words"
-        ),
+        Variable("PGAS_TRACE", _words("wqe", "cqe", "cmd"), "",
+            "software NIC: print WQEs, CQEs, and commands, as bytes and decoded", "words"),
+        Variable("PGAS_SOFTHCA_FAULTS", _faults, "",
+            "software NIC: seeded faults, such as seed=1,delay=0.1,fail=17:0x13,stop=100", "words"),
     )
-}
+}  # fmt: skip
 
 
 def read(name: str) -> Any:

@@ -2,9 +2,9 @@
 
 Loading a file executes its code. Therefore, a file is loaded only if this user owns it and its directory, no other user can write to them,
 and its checksum is right. The directory is ``pgas``, in the first of Numba's locations where this user can have a private one:
-$NUMBA_CACHE_DIR, ``__pycache__`` next to the source, ``~/.cache/numba``; for notebooks IPython's. Code of pgas itself is stored next to its
-source only as a last resort, because ``pip uninstall`` would leave such files, and the directory pgas with them, which Python could still
-import.
+$NUMBA_CACHE_DIR, ``__pycache__`` next to the source, ``~/.cache/numba``, or IPython's for notebooks. Code of pgas itself is stored next to
+its source only as a last resort, because ``pip uninstall`` would leave such files, and the directory pgas with them, which Python could
+still import.
 
 Without a cache, every process compiles the code. Therefore, failures of the cache are warnings, which name the file, not errors.
 """
@@ -42,10 +42,8 @@ class Files:
     processes then load the code of one under the key of the other.
 
     Args:
-        folder: directory of the files.
-        name: of the function; files of other functions are not touched.
-        stamp: of the function's source; saving removes code with other stamps.
-        dumps: the pickler.
+        name: name of the function; files of other functions are not touched.
+        stamp: stamp of the function's source; saving removes code with other stamps.
     """
 
     def __init__(self, folder: str, name: str, stamp: Any, dumps: Callable[[Any], bytes]) -> None:
@@ -57,13 +55,13 @@ class Files:
         return self._folder / f"{self._current}{_hash(key)[:32]}.nbc"
 
     def load(self, key: Any) -> Any:
-        """Return the code of a key, None if there is none or it may not be loaded."""
+        """Return the code of a key, or None if there is none or it must not be loaded."""
         path = self.path(key)
         try:
             kept, code = pickle.loads(self._whole(path))
         except FileNotFoundError:
             return None
-        except Exception as error:  # unpickling may raise anything
+        except Exception as error:  # Unpickling may raise anything.
             _warn(f"{path} was not loaded, so the code is being recompiled: {error}")
             return None
         return code if kept == key else None
@@ -137,7 +135,6 @@ class _Place:
     """One of Numba's locations for code files; takes the role of its locator class.
 
     Args:
-        locator: Numba's class.
         inside: whether it may be in the directory of this package.
     """
 
@@ -166,14 +163,13 @@ def places(impl: Any) -> list[Any]:
 
 
 class Uncacheable(Exception):
-    """Compiled code depends on something that cannot be part of a key."""
+    """The compiled code depends on something that cannot be part of a key."""
 
 
 class OnDisk:
     """A mix-in for Numba's cache classes that keeps code in Files.
 
     Args:
-        function: the compiled function.
         key: returns the dependencies of the code beyond Numba's own key, at every load and save; if it raises Uncacheable, the cache is
             not used.
 
@@ -213,7 +209,7 @@ class OnDisk:
             base.save_overload(sig, data)
         except Uncacheable:
             pass
-        except OSError as error:  # Numba tries the directory first
+        except OSError as error:  # Numba writes to the directory before it saves.
             _cannot_keep(self._cache_file.path(()), error)
 
 

@@ -1,4 +1,4 @@
-"""Exceptions. Mistakes of the caller are ValueError and TypeError; refusals of the runtime or the hardware are a PgasError."""
+"""Exceptions. Mistakes of the caller raise ValueError and TypeError; failures of the runtime or the hardware raise a PgasError."""
 
 import contextlib
 from collections.abc import Iterator
@@ -80,12 +80,12 @@ class PgasWarning(UserWarning):
 
 
 for _class in (BootstrapError, CompletionError, DeadlockError, DeviceError, HeapError, PgasError, PgasWarning, TransportError):
-    _class.__module__ = "pgas"  # tracebacks and pickles name the class as programs do
+    _class.__module__ = "pgas"  # Tracebacks and pickles must name the class like programs do.
 
 
 @contextlib.contextmanager
 def about(what: str) -> Iterator[None]:
-    """Begin the message of an error of pgas raised inside with what it is about: ``pgas.put: dest``."""
+    """If pgas raises an error in the with block, begin its message with what it is about, such as ``pgas.put: dest``."""
     try:
         yield
     except PgasError as error:
@@ -94,7 +94,7 @@ def about(what: str) -> Iterator[None]:
 
 
 def again(error: PgasError) -> PgasError:
-    """Return a copy of an error that was raised; its handlers may have changed the original's notes and traceback."""
+    """Return a copy of an error that was raised, because its handlers may have changed the original's notes and traceback."""
     copy = type(error).__new__(type(error))
     copy.args = error.args
     vars(copy).update(vars(error))

@@ -39,7 +39,7 @@ _JOBS = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "PMI_FD", "PMI_POR
 
 
 class Launched(NamedTuple):
-    """A process's launcher, and its place in the job."""
+    """A process's launcher, and its rank in the job."""
 
     launcher: str  #: "pgas.run", "torchrun", "srun" or "mpirun"
     rank: int
@@ -67,8 +67,8 @@ def read_launched(text: str) -> dict[str, Any]:
 def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
     """Return the launcher in an environment, None if there is none.
 
-    Under mpirun in a Slurm allocation, Slurm's variables are those of mpirun's daemon, which srun started. So if the numbers of processes
-    differ, MPI's variables are the right ones.
+    Under mpirun in a Slurm allocation, Slurm's variables are those of mpirun's daemon, which srun started. Therefore, if the numbers of
+    processes differ, MPI's variables are the right ones.
 
     Raises:
         ValueError: if PGAS_LAUNCHED is not from ``python -m pgas.run``.
@@ -101,7 +101,7 @@ def start_marking() -> None:
 
 
 def starter() -> tuple[int, int] | None:
-    """Return number and pid of the PE that started this process, None if a launcher did, or if there is none.
+    """Return number and pid of the PE that started this process, or None if no PE did.
 
     A process has the launcher's variables of the PE that started it, and would otherwise take itself for this PE.
     """
@@ -112,7 +112,7 @@ def starter() -> tuple[int, int] | None:
 
 
 def _digest() -> str:
-    """Return a digest of the launcher's variables: a launcher that a PE starts gives its processes others."""
+    """Return a digest of the launcher's variables. A launcher that a PE starts gives its processes other variables, thus another digest."""
     names = (LAUNCHED, *_TORCH, *_SLURM, *_MPI_RANKS, *_MPI_SIZES, *_JOBS)
     return hashlib.sha256(repr([os.environ.get(name) for name in names]).encode()).hexdigest()[:16]
 
@@ -126,7 +126,7 @@ def launched_rank(environment: Mapping[str, str] = os.environ) -> int | None:
 def is_launcher() -> bool:
     """Whether this process is the command ``pgas run`` (``python -m pgas.run``), or only prints the version or the help of ``pgas``."""
     program, *arguments = sys.argv or [""]
-    if program == "-m":  # Python imports the package of a module before it sets argv[0]
+    if program == "-m":  # Python imports the package of a module before it sets argv[0].
         module = sys.orig_argv[-len(sys.argv)].removeprefix("-m")
         if module != "pgas":
             return module == "pgas.run"

@@ -1,4 +1,4 @@
-"""Detects that a process of the job (a PE or the software NIC) has died: waits for it must end, and exactly one message must name it.
+"""Detects that a process of the job (a PE or the software NIC) has died. Waits for it must end, and exactly one message must name it.
 
 A launcher may kill the other PEs before they can print that message (Hydra does so immediately, by SIGKILL). Therefore, a watcher prints
 it: a process in a session of its own that runs this file, which imports little in order to start fast. Another such process reports a
@@ -20,16 +20,16 @@ __all__ = ["AT_END", "LastWord", "Watch", "described", "fate", "listed", "long_w
 #: ioctl PIDFD_GET_INFO with PIDFD_INFO_EXIT (Linux 6.15): the exit status of a process, even after its parent has waited for it.
 _PIDFD_GET_INFO, _PIDFD_INFO_EXIT, _PIDFD_INFO = 3 << 30 | 72 << 16 | 0xFF << 8 | 11, 1 << 3, struct.Struct("=Q52xi8x")
 
-#: The words for a process whose exit status is unknown.
+#: Text for a process whose exit status is unknown.
 _UNKNOWN = "ended without pgas.finalize()"
 
-#: Seconds until a watcher prints: a job that ends in good order ends its watcher before.
+#: Seconds that a watcher waits before it prints, so that a job that ends in good order can end its watcher first.
 _ORDERLY_S = 0.1
 
-#: The first argument of a process that reports a long wait in MPI_Finalize. Such processes find each other by it, in /proc.
+#: First argument of a process that reports a long wait in MPI_Finalize. By it, such processes find each other in /proc.
 AT_END = "at-end"
 
-#: Seconds between calls of the function that reads news of other nodes; it also notices that none come any more.
+#: Seconds between calls of the function that reads news of other nodes, which also detects that no more news can come.
 _LISTEN_S = 1.0
 
 #: Maximum number of PEs named in a line.
@@ -57,13 +57,13 @@ def parent(pid: int) -> int:
 
 
 def described(pid: int) -> str:
-    """Return words about a process on this node, in parentheses."""
+    """Return a description of a process on this node, in parentheses."""
     condition = {"": "", "stopped": ", which is stopped", "ended": ", which has ended"}
     return f"(process {pid}{condition[state(pid)]})"
 
 
 def stopped_launcher(parent_of_pe: int) -> list[str]:
-    """Return words about the launcher if it is stopped: the parent of a PE or, under Hydra, the parent of that."""
+    """Describe the launcher if it is stopped. It is the parent of a PE or, under Hydra, the parent of that process."""
     with contextlib.suppress(OSError):
         for pid in (parent_of_pe, parent(parent_of_pe)):
             if state(pid) == "stopped":
@@ -72,7 +72,7 @@ def stopped_launcher(parent_of_pe: int) -> list[str]:
 
 
 def listed(pes: Sequence[str]) -> str:
-    """Return the PEs that a wait is for, in words; at most _NAMED of them by name."""
+    """Return a text with the PEs that a wait is for. It names at most _NAMED of them."""
     more = f" and {len(pes) - _NAMED} more" if len(pes) > _NAMED else ""
     return (", ".join(pes[:_NAMED]) or "other PEs") + more
 
@@ -86,7 +86,7 @@ def fate(pid: int, pidfd: int) -> str:
     """Return how a process ended, as far as a process that is not its parent can know."""
     status = None
     with contextlib.suppress(OSError):
-        status = int(_stat(pid)[49])  # there until its parent waits for it
+        status = int(_stat(pid)[49])  # Available until the parent waits for the process.
     info = bytearray(_PIDFD_INFO.pack(_PIDFD_INFO_EXIT, 0))
     if status is None:
         with contextlib.suppress(OSError):
@@ -111,7 +111,7 @@ class _Deaths:
         self._pidfds: dict[int, tuple[str, int]] = {}
         self._news = -1 if news is None else news[0]
         self._read = None if news is None else news[1]
-        self._epoll = select.epoll()  # reports events in their order
+        self._epoll = select.epoll()  # Reports events in the order in which they occur.
         self._epoll.register(wakeup, select.EPOLLIN)
         if news is not None:
             self._epoll.register(self._news, select.EPOLLIN)
@@ -123,7 +123,7 @@ class _Deaths:
         self._epoll.register(pidfd, select.EPOLLIN)
 
     def first(self) -> tuple[str, int, str] | None:
-        """Wait; return name, pid and fate of the first process that ended, None if the wakeup can be read. The pid is 0 in news."""
+        """Wait, and return name, pid, and fate of the first process that ended, or None if the wakeup can be read. The pid is 0 in news."""
         while True:
             fd = next((fd for fd, _ in self._epoll.poll(_LISTEN_S if self._read else None, maxevents=1)), self._news)
             if fd in self._pidfds:
@@ -145,9 +145,9 @@ class Watch:
 
     Args:
         pids: (name, pid) of processes on this node.
-        lost: called once, in the thread, with name, pid and fate of the first process that ended; its pid is 0 in news.
+        lost: called once, in the thread, with name, pid, and fate of the first process that ended; its pid is 0 in news.
         news: a descriptor that can be read when there is news of other nodes, and the function that reads it, which is called every
-            second. It returns name and fate of what has ended, None if there is no such news.
+            second. It returns name and fate of what has ended, or None if there is no such news.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Watch:
         """End the thread; lost is not called any more. Further calls do nothing."""
         if self._stop < 0:
             return
-        os.write(self._stop, b"\0")  # closing it would not wake the thread while a forked child has it open
+        os.write(self._stop, b"\0")  # Closing the pipe would not wake the thread while a forked child has it open.
         if self._thread is not threading.current_thread():
             self._thread.join()
         for fd in (self._stop, self._wakeup):
@@ -202,7 +202,7 @@ class LastWord:
     """
 
     def __init__(self, maker: tuple[int, Sequence[int]] | None = None, inherited: Sequence[int] | None = None) -> None:
-        #: Both ends of the pipe of the right, and of the pipe that tells when it was used, for processes that inherit them.
+        #: Both ends of the pipe with the right, and of the pipe that shows that it was used, for processes that inherit them.
         self.fds: tuple[int, ...]
         if inherited is not None:
             self.fds = tuple(map(os.dup, inherited))
@@ -215,7 +215,7 @@ class LastWord:
                     undo.callback(os.close, self.fds[-1])
                 undo.pop_all()
         else:
-            self.fds = (*os.pipe(), *os.pipe())  # all stay open: a pipe without a writer polls as readable
+            self.fds = (*os.pipe(), *os.pipe())  # All stay open, because a pipe without a writer polls as readable.
             os.set_blocking(self.fds[0], False)
             os.write(self.fds[1], b".")
 
@@ -259,7 +259,7 @@ def _be_watcher(word: LastWord, rest: str) -> None:
     deaths = _Deaths(stdin)
     while (death := deaths.first()) is None:
         read = os.read(stdin, 1 << 16)
-        if not read:  # the PE that writes has ended or is ending
+        if not read:  # The PE that writes has ended or is ending.
             deaths.ignore(stdin)
         *lines, unread = (unread + read).split(b"\n")
         gone = []
@@ -269,7 +269,7 @@ def _be_watcher(word: LastWord, rest: str) -> None:
                 deaths.add(who, int(pid))
             except ProcessLookupError:
                 gone.append(f"{who} (process {pid})")
-        if gone:  # before this process started: which was the first is unknown
+        if gone:  # They ended before this process started, so which one was the first is unknown.
             return _say(word, f"{' and '.join(gone)} {_UNKNOWN}{rest}")
     _say(word, "{} (process {}) {}".format(*death) + rest)
 
@@ -278,12 +278,10 @@ def _be_at_end(me: int, call: str, seconds: float, pes: Mapping[int, int]) -> No
     """Report which PEs the parent, a PE, waits for in the call that ends its process. Only the reporter of the lowest waiting PE prints.
 
     Args:
-        me: the PE.
-        call: the call's name.
-        seconds: until the report is due.
+        seconds: seconds until the report is due.
         pes: pids of the PEs on this node, by number.
     """
-    with contextlib.suppress(OSError):  # the parent has ended, or stderr is closed
+    with contextlib.suppress(OSError):  # The parent has ended, or stderr is closed.
         parent_ended = os.pidfd_open(pes[me])
         if select.select([parent_ended], [], [], seconds)[0]:
             return
@@ -292,9 +290,9 @@ def _be_at_end(me: int, call: str, seconds: float, pes: Mapping[int, int]) -> No
         if me == min(waiting, default=me):
             late = [f"PE {pe} {described(pid)}" for pe, pid in sorted(pes.items()) if pe not in waiting and state(pid) != "ended"]
             late += stopped_launcher(parent(pes[me]))
-            if late:  # else all others are through: this machine is busy
+            if late:  # Otherwise, all other PEs are through, and this machine is only busy.
                 _print(long_wait(f"PE {me}", f"{listed(late)} in {call}", seconds))
-        select.select([parent_ended], [], [])  # until then the others find this process
+        select.select([parent_ended], [], [])  # Until then, the other reporting processes must find this one.
 
 
 def _parents_of_reports() -> set[int]:
@@ -309,7 +307,7 @@ def _parents_of_reports() -> set[int]:
 
 def _say(word: LastWord, text: str) -> None:
     time.sleep(_ORDERLY_S)
-    with contextlib.suppress(OSError):  # stderr is closed
+    with contextlib.suppress(OSError):  # Stderr is closed.
         word.say(lambda: _print(text))
 
 

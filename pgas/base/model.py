@@ -1,8 +1,8 @@
-"""Limits of launches on an H100 (SXM5), which are those of the simulator.
+"""Limits of launches on an H100 (SXM5), which are also those of the simulator.
 
-From the CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", 9.0. The number of SMs is an H100 SXM5's (NVIDIA
-H100 Tensor Core GPU Architecture). Shared memory is 48 KiB a block: more is for kernels that opt in, and numba-cuda's do not. Registers
-are not counted: there is no machine code.
+They are from the CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", 9.0. The number of SMs is from NVIDIA's
+"H100 Tensor Core GPU Architecture". A block has 48 KiB of shared memory, because only kernels that opt in may have more, and numba-cuda's
+do not. Registers are not counted, because the simulator has no machine code.
 """
 
 from math import prod
@@ -29,20 +29,17 @@ def resident_blocks(threads: int, shared: int) -> int:
     """Return how many blocks can run concurrently.
 
     Args:
-        threads: of a block.
-        shared: bytes of shared memory of a block.
+        threads: number of threads per block.
+        shared: bytes of shared memory per block.
     """
     warps = -(-threads // THREADS_PER_WARP)
     return SMS * min(BLOCKS_PER_SM, WARPS_PER_SM // warps, SHARED_PER_SM // (shared + SHARED_OF_SYSTEM))
 
 
 def check_launch(kernel: str, grid: _Index, block: _Index, shared: int, most_threads: int | None = None) -> None:
-    """Refuse a launch that CUDA refuses.
+    """Reject a launch that CUDA rejects.
 
     Args:
-        kernel: its name.
-        grid, block: their sizes.
-        shared: bytes of dynamic shared memory.
         most_threads: launch_bounds of the kernel.
 
     Raises:
@@ -50,11 +47,11 @@ def check_launch(kernel: str, grid: _Index, block: _Index, shared: int, most_thr
     """
     limit = THREADS_PER_BLOCK if most_threads is None else most_threads
     if not 0 < prod(block) <= limit:
-        raise ValueError(f"{kernel}: a block of {block} has {prod(block)} threads, the range is 1 to {limit}")
+        raise ValueError(f"{kernel}: a block of {block} has {prod(block)} threads, but must have 1 to {limit}")
     if prod(grid) < 1:
         raise ValueError(f"{kernel}: the grid {grid} has no block")
     for what, sizes, most in (("grid", grid, MAX_GRID), ("block", block, MAX_BLOCK)):
         if any(size > allowed for size, allowed in zip(sizes, most, strict=True)):
             raise ValueError(f"{kernel}: the {what} {sizes} is larger than {most}, which CUDA allows")
     if not 0 <= shared <= SHARED_PER_BLOCK:
-        raise ValueError(f"{kernel}: {shared} bytes of dynamic shared memory, the range is 0 to {SHARED_PER_BLOCK}")
+        raise ValueError(f"{kernel}: dynamic shared memory must have 0 to {SHARED_PER_BLOCK} bytes, not {shared}")

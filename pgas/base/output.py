@@ -1,4 +1,4 @@
-"""Output of commands whose reader ends before them, as in ``python -m pgas info | head``."""
+"""Output of commands whose reader may end first, such as ``python -m pgas info | head``."""
 
 import io
 import os
@@ -9,7 +9,7 @@ __all__ = ["outlive_reader"]
 
 
 class _File(io.FileIO):
-    """A file whose readers may end: what is written after the last reader has ended is discarded."""
+    """A file that discards what is written after its last reader has ended."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -23,11 +23,11 @@ class _File(io.FileIO):
 def outlive_reader() -> None:
     """Let this command go on quietly after the reader of its stdout or stderr has ended; its exit status remains the command's own.
 
-    An exception instead would end a job of several PEs as a failure of one of them.
+    An exception would end a job of several PEs like a failure of one of them.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):  # no test or notebook has replaced it
+        if isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):  # A test or notebook may have replaced it.
             stream.flush()
             file: Any = _File(stream.fileno(), "wb", closefd=False)
             buffer = file if stream.write_through else io.BufferedWriter(file)

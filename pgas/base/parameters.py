@@ -9,7 +9,7 @@ import numpy as np
 
 __all__ = ["bound", "call", "in_kernels", "is_integer", "misfit", "suggestion"]
 
-#: In errors that name what they are about: a function, a variable, or the thread of a kernel in the simulator.
+#: Pattern of errors that already name what they are about: a function, a variable, or the thread of a kernel in the simulator.
 _NAMED = re.compile(r"\bpgas\.\w+|\bPGAS_\w+=|^tid=")
 _THREAD = re.compile(r"^tid=\[[\d, ]+\] ctaid=\[[\d, ]+\]: (?=pgas\.)")
 
@@ -20,8 +20,8 @@ def is_integer(value: Any) -> TypeGuard[int]:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean x?)`` for the known name that is most like a misspelled one, "" if none is like it."""
-    import difflib  # takes milliseconds
+    """Return `` (did you mean x?)`` with the known name that is most similar to a misspelled one, or "" if none is similar."""
+    import difflib  # Not above, because it takes milliseconds.
 
     close = difflib.get_close_matches(name, list(known), 1)
     return f" (did you mean {close[0]}?)" if close else ""
@@ -32,11 +32,11 @@ def call(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs:
     try:
         return function(*args, **kwargs)
     except (TypeError, ValueError) as error:
-        if isinstance(error, TypeError) and (error.__traceback__ is None or error.__traceback__.tb_next is None):  # of this call
+        if isinstance(error, TypeError) and (error.__traceback__ is None or error.__traceback__.tb_next is None):  # Raised by this call.
             raise TypeError(misfit(name, inspect.signature(function), len(args), kwargs) or str(error)) from None
         if type(error) in (TypeError, ValueError):
             if (text := _THREAD.sub("", str(error))).startswith(f"pgas.{name}: "):
-                error.args = (text,)  # of the kernel that performs the call
+                error.args = (text,)  # The program does not know the kernel that performs the call.
             elif not _NAMED.search(text):
                 error.args = (f"pgas.{name}: {text}",)
         raise
@@ -50,7 +50,7 @@ def bound(name: str, parameters: inspect.Signature, args: tuple[Any, ...], kwarg
     """
     _, names, required = _known.get(id(parameters)) or _positional(parameters)
     if required <= len(args) <= len(names) and (not kwargs or (kwargs.keys() == {"stream"} and "stream" in parameters.parameters)):
-        return dict(zip(names, args, strict=False)) | kwargs  # what bind() returns, in a tenth of the time
+        return dict(zip(names, args, strict=False)) | kwargs  # This is what bind() returns, in a tenth of the time.
     try:
         return parameters.bind(*args, **kwargs).arguments
     except TypeError:
@@ -69,17 +69,15 @@ def _positional(parameters: inspect.Signature) -> tuple[inspect.Signature, tuple
 
 
 def in_kernels(stub: Callable[..., Any]) -> inspect.Signature:
-    """Return the parameters that a public function has in kernels: those that are keyword-only are the host's."""
+    """Return the parameters that a public function has in kernels, where it lacks the keyword-only ones of the host."""
     parameters = inspect.signature(stub).parameters.values()
     return inspect.Signature([p for p in parameters if p.kind is not p.KEYWORD_ONLY])
 
 
 def misfit(name: str, parameters: inspect.Signature, count: int, keywords: Collection[str]) -> str:
-    """Return what is wrong with the arguments of a call of pgas.name, "" if nothing is.
+    """Return what is wrong with the arguments of a call of pgas.name, or "" if nothing is.
 
     Args:
-        name: of the function.
-        parameters: what the function takes.
         count: number of positional arguments of the call.
         keywords: names of its keyword arguments.
     """

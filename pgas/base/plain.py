@@ -1,6 +1,7 @@
 """The encoding of what processes of a job send each other: plain values, which are data and never code.
 
-A value is a tag of one byte and what the tag says; numbers are little-endian, and a length or count has 4 bytes:
+The encoding of a value is a tag of one byte, followed by what the table gives for this tag. Numbers are little-endian, and a length or
+count has 4 bytes.
 
 =====  ==================================  =====  ====================================
 ``N``  None                                ``S``  text: length, UTF-8
@@ -46,7 +47,7 @@ def _write(out: bytearray, value: Any, depth: int) -> None:
     elif isinstance(value, float):
         out += b"D" + _FLOAT.pack(value)
     elif isinstance(value, str):
-        _write_bytes(out, b"S", value.encode(errors="surrogatepass"))  # names of files may have surrogates
+        _write_bytes(out, b"S", value.encode(errors="surrogatepass"))  # File names may contain surrogates.
     elif isinstance(value, bytes):
         _write_bytes(out, b"B", value)
     elif isinstance(value, (list, tuple)):
@@ -75,7 +76,7 @@ def loads(data: bytes) -> Any:
 
 
 def _read(data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    """Return the value at an offset, and the offset behind it."""
+    """Return the value at an offset, and the offset after it."""
     if depth > DEPTH_MAX:
         raise ValueError(f"plain value: nested deeper than {DEPTH_MAX}")
     tag, at = data[at : at + 1], at + 1
@@ -88,7 +89,7 @@ def _read(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     (length,), at = _LENGTH.unpack(_piece(data, at, _LENGTH.size)), at + _LENGTH.size
     if tag in (b"L", b"U"):
         values = []
-        for _ in range(length):  # each takes a byte at least, so data limits the count
+        for _ in range(length):  # Each value takes at least one byte, so data limits the count.
             value, at = _read(data, at, depth + 1)
             values.append(value)
         return values if tag == b"L" else tuple(values), at

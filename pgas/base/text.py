@@ -1,4 +1,4 @@
-"""Reading of words and numbers that users write, and printing of text from others."""
+"""Parsing of words and numbers that users write, and printing of text from other sources."""
 
 import ipaddress
 import re
@@ -11,7 +11,7 @@ _MAX_RANGES = 6
 
 
 def printable(text: str, most: int = 80) -> str:
-    """Return a text on one line, with control characters and undecodable bytes escaped, cut after some characters."""
+    """Return a text on one line, with control characters and undecodable bytes escaped, cut after ``most`` characters."""
     shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[: most + 1])
     return shown if len(shown) <= most else f"{shown[:most]}..."
 
@@ -56,7 +56,7 @@ def host(text: str) -> str:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Write ascending numbers as "0-3, 7, 9-12", the first few ranges of them."""
+    """Return ascending numbers as text, such as "0-3, 7, 9-12", with at most _MAX_RANGES ranges."""
     runs: list[list[int]] = []
     for n in numbers:
         if runs and n == runs[-1][1] + 1:

@@ -29,7 +29,7 @@ _OF_COMPILER = ("numba", "cuda")
 
 
 def install() -> None:
-    """Cut the tracebacks that Python, IPython, notebooks and pytest print for uncaught exceptions, also those of threads."""
+    """Cut the tracebacks that Python, IPython, notebooks, and pytest print for uncaught exceptions, including those of threads."""
     _hide_from_pytest()
     if (ipython := sys.modules.get("IPython")) is not None and (shell := ipython.get_ipython()) is not None:
         _cut_in(shell)
@@ -49,7 +49,7 @@ def install() -> None:
 
 
 def _cut_in(shell: Any) -> None:
-    """Cut the tracebacks of an IPython shell, which does not call sys.excepthook; of its cells, %run and %tb alike."""
+    """Cut the tracebacks of an IPython shell, for cells, %run, and %tb. It does not call sys.excepthook."""
     show = shell.showtraceback
 
     @functools.wraps(show)
@@ -64,10 +64,9 @@ def _cut_in(shell: Any) -> None:
 
 
 def _hide_from_pytest(excinfo: Any = None) -> bool:
-    """Mark the modules of pgas, so that pytest asks this function whether to show their frames. Return whether it must hide them.
+    """Mark the modules of pgas, so that pytest calls this function to decide whether to show their frames. Return whether to hide them.
 
-    pytest asks from the outermost frame inward, and that one is of a module that install() marked. Those that were imported later are
-    marked then.
+    pytest begins with the outermost frame, which belongs to a module that install() marked. That call marks the modules imported later.
     """
     for name, module in list(sys.modules.items()):
         if OF_PGAS.match(name):
@@ -83,7 +82,7 @@ def cut(error: BaseException) -> None:
     for each in causes:
         entries = list(_entries(each.__traceback__))
         kept = _of_program(entries)
-        if kept or each is not error:  # a command of pgas has no frames of a program
+        if kept or each is not error:  # A command of pgas has no frames of a program.
             each.__traceback__ = _linked(kept)
         for cause in (each.__cause__, each.__context__):
             if cause is not None and id(cause) not in seen:

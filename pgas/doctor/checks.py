@@ -6,7 +6,7 @@ from enum import Enum
 
 from pgas.base.config import size_text
 from pgas.base.errors import TransportError
-from pgas.base.remedies import REMEDIES, explain
+from pgas.base.remedies import REMEDIES, START_MPS, explain
 from pgas.doctor.machine import Machine, number
 from pgas.transports import registry
 from pgas.transports.devices import Device, Port
@@ -14,19 +14,19 @@ from pgas.transports.selection import SOFTHCA, choose_gid
 
 __all__ = ["ALL", "CHECKS", "NIC", "ON_GPUS", "PATHS", "Finding", "Status", "examine"]
 
-#: The paths that doctor judges. ibgda and ibrc: over an RDMA device; softhca: both of them over the software NIC, on GPUs.
+#: Names for which doctor gives a verdict. ibgda and ibrc are over an RDMA device, softhca is both of them over the software NIC, on GPUs.
 PATHS = ("simulator", *registry.names(), SOFTHCA)
 
 NONE: frozenset[str] = frozenset()
 ALL = frozenset(PATHS)
 NIC = registry.needing("nic")
-ON_GPUS = registry.needing("gpu") | {SOFTHCA}  # need a GPU; the NIC transports also run from the simulator
+ON_GPUS = registry.needing("gpu") | {SOFTHCA}  # The NIC transports also run in the simulator.
 IBGDA = registry.needing("devx")
 
 #: Linux with dma-buf memory regions (ibv_reg_dmabuf_mr).
 _DMA_BUF_KERNEL = 5, 12
 _ORDERED_FOR_GPU = 100  # CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
-#: Bytes of queues and doorbell records that a PE locks. In the simulator, it also locks its heap, which is in host memory.
+#: Bytes of queues and doorbell records that a PE locks. In the simulator, a PE also locks its heap, which is in host memory.
 _QUEUES = 64 << 20
 
 
@@ -76,7 +76,7 @@ _GPU = "GPU and driver"
 
 
 def check_driver(machine: Machine) -> Iterator[Finding]:
-    """Is there a GPU, and a driver, as new as the CUDA packages of this environment, that shows it to this process?"""
+    """Check that there are GPUs, and that a driver as new as this environment's CUDA packages shows them to this process."""
     if not machine.pci_gpus and not machine.gpus:
         yield Finding(_GPU, "GPU", Status.NOTE, "no GPU: kernels run in the simulator", blocks=ON_GPUS)
         return
@@ -97,7 +97,7 @@ def check_driver(machine: Machine) -> Iterator[Finding]:
 
 
 def check_gpus(machine: Machine) -> Iterator[Finding]:
-    """Which GPUs are there, and may processes use them? One that cannot be used fails a job only if there is no other."""
+    """Check that processes may use the GPUs. A GPU that cannot be used lets a job fail only if there is no other."""
     usable = [gpu.ordinal for gpu in machine.gpus if gpu.vmm and gpu.compute_mode != "PROHIBITED"]
     status, blocks = (Status.WARN, NONE) if usable else (Status.FAIL, ALL - {"simulator"})
     without = f"; or leave it out: CUDA_VISIBLE_DEVICES={','.join(map(str, usable))}" if usable and machine.visible is None else ""
@@ -119,7 +119,7 @@ def check_gpus(machine: Machine) -> Iterator[Finding]:
 
 
 def check_peer_access(machine: Machine) -> Iterator[Finding]:
-    """Can each GPU map the memory of each other one?"""
+    """Check that each GPU can map the memory of each other GPU."""
     count = len(machine.gpus)
     if count < 2:
         if count:
@@ -136,23 +136,19 @@ def check_peer_access(machine: Machine) -> Iterator[Finding]:
 
 
 def check_mps(machine: Machine) -> Iterator[Finding]:
-    """Can two PEs share a GPU?"""
+    """Check that two PEs can share a GPU."""
     if not machine.gpus:
         return
     if any(gpu.mps for gpu in machine.gpus):
         yield Finding(_GPU, "MPS", Status.OK, "running: several PEs can share a GPU")
     elif machine.has(f"{machine.mps_pipes.lstrip('/')}/control"):
         text = f"its pipes exist in {machine.mps_pipes}, but this process is not connected to it as a client"
-        yield Finding(_GPU, "MPS", Status.WARN, text, "start it again: echo quit | nvidia-cuda-mps-control; then " + _start_mps())
+        yield Finding(_GPU, "MPS", Status.WARN, text, f"start it again: echo quit | nvidia-cuda-mps-control; then {START_MPS}")
     elif len(machine.gpus) == 1:
         text = "not running: only one PE can run, because this process sees one GPU (and a cuda engine that shares this GPU is slow)"
         yield Finding(_GPU, "MPS", Status.WARN, text, _of("mps"))
     else:
         yield Finding(_GPU, "MPS", Status.NOTE, f"not running: at most {len(machine.gpus)} PEs, one per GPU")
-
-
-def _start_mps() -> str:
-    return REMEDIES["mps"].remedy.partition("start MPS first: ")[2]
 
 
 # ------------------------------------------------------------------------------------------------------- NIC, port, GID
@@ -161,7 +157,7 @@ _NIC = "NIC and port"
 
 
 def check_nics(machine: Machine) -> Iterator[Finding]:
-    """Are there RDMA devices, with a link?"""
+    """Check that there are RDMA devices, and that they have a link."""
     if not machine.devices:
         if machine.pci_nics:
             text = f"the NICs at {', '.join(machine.pci_nics)} expose no RDMA device"
@@ -186,7 +182,7 @@ def _port(port: Port) -> str:
 
 
 def check_gids(machine: Machine) -> Iterator[Finding]:
-    """Does each active port have a GID with a route?"""
+    """Check that each active port has a GID with a route."""
     for device in machine.devices:
         for port in device.ports:
             if port.active:
@@ -198,7 +194,7 @@ def _check_gid(machine: Machine, device: Device, port: Port) -> Finding:
     try:
         gid = choose_gid(port, machine.settings.get("PGAS_IB_GID_INDEX", -1))
     except TransportError as error:
-        blocks = NIC if port.link_layer == "Ethernet" else IBGDA  # ibrc addresses an InfiniBand port by its LID
+        blocks = NIC if port.link_layer == "Ethernet" else IBGDA  # Because ibrc addresses an InfiniBand port by its LID.
         return Finding(_NIC, name, Status.FAIL, str(error), _of("gid"), blocks, f"{device.name}:{port.number}")
     text = f"index {gid}" + (f" of {gid.netdev}" if gid.netdev else "")
     if port.link_layer != "Ethernet":
@@ -217,7 +213,7 @@ _VERBS = "Verbs and DevX"
 
 
 def check_pyverbs(machine: Machine) -> Iterator[Finding]:
-    """Do rdma-core's Python bindings load, and do they see the kernel's devices?"""
+    """Check that rdma-core's Python bindings load, and that they list the kernel's devices."""
     verbs = machine.verbs
     there = [device.name for device in machine.devices]
     if verbs.error:
@@ -234,7 +230,7 @@ def check_pyverbs(machine: Machine) -> Iterator[Finding]:
 
 
 def check_verbs(machine: Machine) -> Iterator[Finding]:
-    """May this process open each device with DevX, does the device have atomics, and does a queue pair to itself work?"""
+    """Check that this process may open each device with DevX, that the device has atomics, and that a queue pair to itself works."""
     for device in machine.devices:
         nic = machine.nics.get(device.name)
         if not device.uverbs:
@@ -275,7 +271,7 @@ _MEMORY = "GPU memory for the NIC"
 
 
 def check_gpu_memory(machine: Machine) -> Iterator[Finding]:
-    """Can a NIC reach GPU memory: by dma-buf, or by a peer memory module?"""
+    """Check that a NIC can access GPU memory, by dma-buf or by a peer memory module."""
     if not machine.gpus or machine.simulator:
         return
     for device in machine.devices:
@@ -305,7 +301,7 @@ def check_gpu_memory(machine: Machine) -> Iterator[Finding]:
 
 
 def check_ordering(machine: Machine) -> Iterator[Finding]:
-    """Does each GPU observe NIC writes in order? If not, kernels order them by DUMPs, which take time (PGAS_NIC_ORDERING)."""
+    """Check that each GPU observes NIC writes in order. Otherwise, kernels order them by DUMPs, which take time (PGAS_NIC_ORDERING)."""
     if machine.simulator or not any(device.pci for device in machine.devices):
         return
     for gpu in machine.gpus:
@@ -315,7 +311,7 @@ def check_ordering(machine: Machine) -> Iterator[Finding]:
 
 
 def check_peer_mapping(machine: Machine) -> Iterator[Finding]:
-    """May the GPU ring a NIC's doorbell register itself?"""
+    """Check that the GPU itself may ring a NIC's doorbell register."""
     parameters = machine.text("proc/driver/nvidia/params")
     if not machine.gpus or machine.simulator or not parameters or not any(d.driver.startswith("mlx5") for d in machine.devices):
         return
@@ -340,7 +336,7 @@ _LIMITS = "Limits"
 
 
 def check_memlock(machine: Machine) -> Iterator[Finding]:
-    """May this process lock the memory that it registers with a NIC?"""
+    """Check that this process may lock the memory that it registers with a NIC."""
     if machine.memlock < 0:
         yield Finding(_LIMITS, "memlock", Status.OK, "unlimited")
         return
@@ -363,7 +359,7 @@ _SOFTWARE = "Software"
 
 
 def check_mpi(machine: Machine) -> Iterator[Finding]:
-    """Does mpi4py find a library, and is mpirun of the same family? Only a job that mpirun starts needs it."""
+    """Check that mpi4py finds a library, and that mpirun belongs to the same MPI. Only a job that mpirun starts needs it."""
     mpi, needed = machine.mpi, machine.launcher == "mpirun"
     status, blocks = (Status.FAIL, ALL) if needed else (Status.WARN, NONE)
     library, launcher = _family(mpi.library), _family(mpi.launcher)
@@ -388,7 +384,7 @@ def _family(text: str) -> str:
 
 
 def check_versions(machine: Machine) -> Iterator[Finding]:
-    """Are the packages installed, in releases that pgas supports?"""
+    """Check that the packages are installed in releases that pgas supports."""
     shown = ("numba-cuda", "numba", "numpy", "cuda-bindings", "cuda-core")
     wrong = [
         f"{name} {machine.versions.get(name, 'is missing')}, but {machine.required[name]} is required"
@@ -416,7 +412,7 @@ def _satisfies(version: str, specifiers: str) -> bool:
 
 
 def check_compiler(machine: Machine) -> Iterator[Finding]:
-    """Can nvJitLink and ptxas read the PTX of this libnvvm?"""
+    """Check that nvJitLink and ptxas can read the PTX of this libnvvm."""
     versions = machine.versions
     nvvm = versions.get("libnvvm", "")
     if not nvvm:
@@ -435,26 +431,12 @@ def check_compiler(machine: Machine) -> Iterator[Finding]:
 
 
 def check_settings(machine: Machine) -> Iterator[Finding]:
-    """Do the PGAS_* variables parse?"""
+    """Check that the PGAS_* variables have valid values."""
     for text in machine.bad_settings:
         yield Finding(_SOFTWARE, "variables", Status.FAIL, text, "python -m pgas info lists the variables", ALL)
 
 
 CHECKS: tuple[Check, ...] = (
-    check_driver,
-    check_gpus,
-    check_peer_access,
-    check_mps,
-    check_nics,
-    check_gids,
-    check_pyverbs,
-    check_verbs,
-    check_gpu_memory,
-    check_ordering,
-    check_peer_mapping,
-    check_memlock,
-    check_mpi,
-    check_versions,
-    check_compiler,
-    check_settings,
-)
+    check_driver, check_gpus, check_peer_access, check_mps, check_nics, check_gids, check_pyverbs, check_verbs, check_gpu_memory,
+    check_ordering, check_peer_mapping, check_memlock, check_mpi, check_versions, check_compiler, check_settings,
+)  # fmt: skip

@@ -9,11 +9,7 @@ from pgas.base.text import printable
 from pgas.doctor.info import table
 from pgas.job.paths import card
 
-__all__ = ["add_arguments", "run"]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments to a parser: it has none."""
+__all__ = ["run"]
 
 
 def run(_: argparse.Namespace) -> None:
@@ -25,20 +21,20 @@ def run(_: argparse.Namespace) -> None:
         try:
             with contextlib.closing(card.observe(name, _ANSWER_S)) as observer:
                 text = _seen(name, observer.counters())
-        except TransportError as error:  # it ended meanwhile, does not answer, or is another user's
-            text = f"card {name}: cannot be asked: {printable(str(error), 1000)}"
+        except TransportError as error:  # It has ended, does not answer, or is another user's.
+            text = f"software NIC {name}: cannot be queried: {printable(str(error), 1000)}"
         except (LookupError, TypeError, AttributeError):
-            text = f"card {name}: its answer is not understood; it may be of another version of pgas"
+            text = f"software NIC {name}: its answer cannot be read; it may be of another version of pgas"
         print(text)
 
 
-#: Seconds to wait for a card's answer.
+#: Seconds to wait for a software NIC's answer.
 _ANSWER_S = 10.0
 
 
 def _seen(name: str, seen: dict[str, Any]) -> str:
     totals = ", ".join(f"{printable(key)} {_cell('', value)}" for key, value in seen["hca"].items())
-    lines = [f"card {name} (process {_cell('', seen['pid'])}): {totals}"]
+    lines = [f"software NIC {name} (process {_cell('', seen['pid'])}): {totals}"]
     for kind in ("qps", "cqs", "keys", "uars"):
         if rows := seen[kind]:
             shown = [key for key in rows[0] if key in _HCA_COLUMNS[kind]]

@@ -1,4 +1,4 @@
-"""``pgas info``: the variables, and the PEs, heap and transport of a job started here; also under a launcher."""
+"""``pgas info``: the variables, and the PEs, heap, and transport of a job started here, with or without a launcher."""
 
 import argparse
 import os
@@ -10,11 +10,7 @@ from pgas.base.version import __version__
 from pgas.job import runtime
 from pgas.kernels import window
 
-__all__ = ["add_arguments", "run", "table"]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments to a parser: it has none."""
+__all__ = ["run", "table"]
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> str:
@@ -24,8 +20,9 @@ def table(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def run(_: argparse.Namespace) -> None:
-    """Print the variables, the PEs, the window and the transport of every pair."""
-    variables = [(v.name, v.type, v.default or "-", _value(v.name), v.meaning) for v in config.VARIABLES.values()]  # init() sets one
+    """Print the variables, the PEs, the window, and the transport of every pair."""
+    # Before init(), because that sets PGAS_STARTED_BY.
+    variables = [(v.name, v.type, v.default or "-", _value(v.name), v.meaning) for v in config.VARIABLES.values()]
     with init() as job:
         if job.my_pe == 0:
             print(f"pgas {__version__}")
@@ -40,7 +37,7 @@ def run(_: argparse.Namespace) -> None:
             print(f"  window  PE p's slot at {window.BASE:#x} + p * 2^{window.STRIDE_SHIFT}; state page at {window.STATE:#x}")
             print(f"  heap    {job.heap.size} bytes at offset {window.HEAP_OFFSET:#x} of every slot")
             plan = job.teams.plan
-            size = f"{plan.max_teams} teams of all PEs, {plan.channels} channels each, up to {plan.ll_bytes} bytes a pair through staging"
+            size = f"{plan.max_teams} teams of all PEs, {plan.channels} channels each, up to {plan.ll_bytes} bytes per pair through staging"
             print(f"  teams   {plan.nbytes} bytes before it: room for {size}")
             print("\nTransport")
             print("\n".join(f"  {line}" for line in _paths(job)))

@@ -1,4 +1,4 @@
-"""Doctor's and topo's view of a machine: a file tree, and the answers of drivers, limits and packages. Tests construct any machine."""
+"""A machine, as doctor and topo examine it: a file tree, and the answers of drivers, limits, and packages. Tests construct any machine."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from pgas.transports.devices import ROOT, Device, devices, read
 __all__ = ["Gpu", "Machine", "Mpi", "Nic", "Verbs", "number"]
 
 _NVIDIA, _MELLANOX = "0x10de", "0x15b3"
-_DISPLAY_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers; an NVIDIA card has other functions too (audio, USB)
+_DISPLAY_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers. An NVIDIA card also has other functions, such as audio and USB.
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Nic:
     file: str = ""  #: why its file in /dev/infiniband cannot be opened, "" if it can
     error: str = ""  #: why libibverbs does not open it
     devx: str = ""  #: why ibgda cannot use it: no DevX context, or a missing capability
-    queue_pair: str | None = None  #: the step that failed of a queue pair connected to itself, "" if none; None: not tried
+    queue_pair: str | None = None  #: the step of a queue pair connected to itself that failed, "" if none did; None: not tested
     atomics: bool = True  #: ibv_device_attr.atomic_cap is not IBV_ATOMIC_NONE
     pci_atomics: bool = True  #: ibv_device_attr_ex.pci_atomic_caps has 8-byte fetch-and-add
 
@@ -85,12 +85,12 @@ class Machine:
     nics: Mapping[str, Nic] = field(default_factory=dict)  #: by name; only devices that answered
     verbs: Verbs = Verbs()
     mpi: Mpi = Mpi()
-    versions: Mapping[str, str] = field(default_factory=dict)  #: of installed packages and tools
+    versions: Mapping[str, str] = field(default_factory=dict)  #: versions of installed packages and tools
     required: Mapping[str, str] = field(default_factory=dict)  #: versions of packages that pgas requires, e.g. ">=2.4,<2.5"
     memlock: int = -1  #: RLIMIT_MEMLOCK in bytes; -1: unlimited
-    capabilities: frozenset[str] = frozenset()  #: of the process, among IPC_LOCK, SYS_ADMIN
-    settings: Mapping[str, Any] = field(default_factory=dict)  #: PGAS_* variables, parsed
-    bad_settings: tuple[str, ...] = ()  #: errors of those that do not parse
+    capabilities: frozenset[str] = frozenset()  #: those of IPC_LOCK and SYS_ADMIN that the process has
+    settings: Mapping[str, Any] = field(default_factory=dict)  #: values of the PGAS_* variables
+    bad_settings: tuple[str, ...] = ()  #: errors of variables whose values are not valid
     visible: str | None = None  #: CUDA_VISIBLE_DEVICES
     mps_pipes: str = "/tmp/nvidia-mps"  #: CUDA_MPS_PIPE_DIRECTORY
 

@@ -1,6 +1,6 @@
 """Queries of this machine for doctor and topo: CUDA and NVML, verbs, MPI, limits, packages. No CUDA context is made.
 
-A failed query is recorded with its reason, never raised: doctor must work on machines on which nothing else works.
+A failed query is recorded with its reason, and never raises an error, because doctor must work on machines on which nothing else works.
 """
 
 import contextlib
@@ -87,7 +87,7 @@ def _gpus() -> dict[str, Any]:
                 tuple(a == b or bool(_call(driver, "cuDeviceCanAccessPeer", a, b)) for b in range(count)) for a in range(count)
             ),
         }
-    except Exception as error:  # no library, no driver, no device: the reason is a finding
+    except Exception as error:  # There is no library, driver, or device. The reason becomes a finding.
         return nothing | {"cuda_error": _because(error)}
 
 
@@ -130,7 +130,7 @@ def _nvlinks(addresses: list[str]) -> dict[str, Any]:
             return {"nvlinks": count_nvlinks(nvml, addresses)}
         finally:
             nvml.shutdown()
-    except Exception as error:  # no NVML: the rest of the report does not need it
+    except Exception as error:  # There is no NVML, which the rest of the report does not need.
         return {"nvlinks": (), "nvml_error": _because(error)}
 
 
@@ -153,7 +153,7 @@ def count_nvlinks(nvml: Any, addresses: list[str]) -> tuple[tuple[int, ...], ...
                     switched[i] += 1
                     continue
                 remote = pci_address(_text(nvml.device_get_nvlink_remote_pci_info_v2(handle, link).bus_id))
-            except nvml.NvmlError:  # this GPU has no such link
+            except nvml.NvmlError:  # This GPU has no such link.
                 continue
             if remote in direct[i]:
                 direct[i][remote] += 1
@@ -173,14 +173,14 @@ def _text(value: str | bytes) -> str:
 def _verbs() -> Verbs:
     try:
         pyverbs = importlib.import_module("pyverbs.device")
-    except Exception as error:  # not there, or of another release than libibverbs
+    except Exception as error:  # It is not installed, or belongs to another release than libibverbs.
         return Verbs(error=_because(error))
     origin = str(Path(pyverbs.__file__ or "").resolve().parent)
     library = re.search(r"/libibverbs\.so\.[\d.]+?\.(\d+\.\d+)$", Path("/proc/self/maps").read_text(errors="replace"), re.M)
-    release = library[1] if library else ""  # libibverbs.so.1.14.44.0 is of rdma-core 44.0
+    release = library[1] if library else ""  # For example, libibverbs.so.1.14.44.0 belongs to rdma-core 44.0.
     try:
         return Verbs(origin, release, names=tuple(device.name.decode() for device in pyverbs.get_device_list()))
-    except Exception:  # raised where the kernel has no InfiniBand subsystem
+    except Exception:  # The kernel has no InfiniBand subsystem.
         return Verbs(origin, release)
 
 
@@ -213,7 +213,7 @@ def _ibgda(device: Device, port: Port) -> tuple[str, str | None]:
             check_caps(adapter, 2, registry.queue_pairs(config.read("PGAS_IBGDA_NUM_RC_PER_PE")), config.read("PGAS_QP_DEPTH"))
             return "", try_queue_pair(adapter, seam.AddressPath(gid.index)) if port.active else None
     except (PgasError, ValueError) as error:
-        # doctor prints the prerequisites itself
+        # Doctor prints the prerequisites itself.
         return _because(error).removeprefix(f"{device.name}: ").partition(" (IBGDA needs ")[0], None
 
 
@@ -233,7 +233,7 @@ def _mpi() -> Mpi:
     launcher = _printed(mpirun, "--version") if mpirun else ""
     try:
         rc = importlib.import_module("mpi4py").rc
-        initialize, rc.initialize = rc.initialize, False  # do not start MPI: a broken one may hang
+        initialize, rc.initialize = rc.initialize, False  # Do not start MPI, because a broken one may hang.
         try:
             library = importlib.import_module("mpi4py.MPI").Get_library_version()
         finally:

@@ -29,7 +29,7 @@ from pgas.transports.selection import SOFTHCA, Choice, Suits, choose
 
 __all__ = ["BITS", "Verdict", "asked_of", "exit_status", "judge", "nic_of", "run", "suits", "weighed"]
 
-#: The number of each path in the exit status.
+#: By path, its bit in the exit status.
 BITS = {path: 4 << i for i, path in enumerate(PATHS)}
 
 #: Colors of a terminal (SGR): of the first column, headings, and remedies.
@@ -44,7 +44,7 @@ class Verdict:
     path: str
     can: bool
     reason: str  #: how, or why not
-    instead: str = ""  #: if it cannot run, but programs that ask for it run in the simulator: how they do
+    instead: str = ""  #: how programs that ask for it run in the simulator, if it cannot run
 
     @property
     def simulated(self) -> bool:
@@ -120,7 +120,7 @@ def _judge(machine: Machine, findings: Sequence[Finding], path: str) -> Verdict:
 
 
 def _reason(finding: Finding) -> str:
-    """Return the text of a finding; of a note only the part before its colon, which says what is missing."""
+    """Return the text of a finding. For a note, this is only the part before its colon, which states what is missing."""
     return finding.text.partition(": ")[0] if finding.status is Status.NOTE else finding.text
 
 
@@ -150,7 +150,7 @@ def _judge_nic(machine: Machine, findings: Sequence[Finding], path: str) -> Verd
 def asked_of(machine: Machine) -> list[str]:
     """Return the paths that a job started on this machine, with these variables, would need."""
     requested, hca = machine.settings.get("PGAS_TRANSPORT", "auto"), machine.settings.get("PGAS_HCA", "auto")
-    if machine.simulator_asked or not (machine.gpus or machine.pci_gpus):  # it takes an RDMA device only if one is named
+    if machine.simulator_asked or not (machine.gpus or machine.pci_gpus):  # The simulator uses an RDMA device only if one is named.
         return ["simulator", *(registry.over_nic(requested) if requested != "auto" and hca not in ("auto", SOFTHCA) else ())]
     real = hca != SOFTHCA and (any(device.pci for device in machine.devices) or machine.pci_nics)
     if requested == "auto":
@@ -197,7 +197,7 @@ def lines(machine: Machine, findings: Sequence[Finding], verdicts: Sequence[Verd
 
 
 def _print(report: Sequence[tuple[str, ...]]) -> None:
-    """Print the report; on a terminal with folded texts, and with colors if it has them."""
+    """Print the report. On a terminal, texts are folded, and have colors if the terminal supports them."""
     terminal = sys.stdout.isatty()
     colors = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     width = max(len(line[1]) for line in report if len(line) == 3)
@@ -211,7 +211,7 @@ def _print(report: Sequence[tuple[str, ...]]) -> None:
             print(("\n" if i else "") + colored(line[0], _BOLD))
             continue
         status, check, text = line
-        # Remedies are not folded, so that a command can be copied; nor are lines for files, mail and grep.
+        # Remedies are not folded, so that a command can be copied. Lines for files, mail, and grep are not folded either.
         folded = textwrap.wrap(text, room, break_on_hyphens=False) if terminal and status else [text]
         row = f"  {colored(f'{status:<4}', _COLORS.get(status, ''))}  {check:<{width}}  {colored(folded[0], '' if status else _CYAN)}"
         print("\n".join([row.rstrip(), *(" " * (width + 10) + more for more in folded[1:])]))

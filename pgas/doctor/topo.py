@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pgas.base.errors import PgasError
 from pgas.base.launcher import launched_rank
 from pgas.doctor.checks import Finding, examine
+from pgas.doctor.info import table
 from pgas.doctor.machine import Gpu, Machine
 from pgas.doctor.probe import observe
 from pgas.doctor.report import judge, nic_of
@@ -15,7 +16,7 @@ from pgas.transports.devices import Device, distance, numa_node
 
 __all__ = ["NAMES", "matrix", "report", "run"]
 
-#: The names of nvidia-smi topo -m, and the path that each stands for.
+#: Names that nvidia-smi topo -m uses, each with the path that it stands for.
 NAMES = (
     ("X", "nothing: itself"),
     ("NV#", "# NVLinks"),
@@ -29,9 +30,8 @@ NAMES = (
 
 def matrix(rows: Sequence[str], columns: Sequence[str], cell: Callable[[int, int], str]) -> list[str]:
     """Return a table as lines; its first column names the rows."""
-    table = [["", *columns], *([name, *(cell(i, j) for j in range(len(columns)))] for i, name in enumerate(rows))]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    cells = [("", *columns), *((name, *(cell(i, j) for j in range(len(columns)))) for i, name in enumerate(rows))]
+    return [f"  {line.rstrip()}" for line in table(cells).splitlines()]
 
 
 def report(machine: Machine, findings: Sequence[Finding]) -> list[str]:
@@ -80,7 +80,7 @@ def _ports(device: Device) -> str:
 
 def _chosen(machine: Machine, findings: Sequence[Finding]) -> list[str]:
     pes: list[tuple[str, Gpu | None]] = [(gpu.label, gpu) for gpu in machine.gpus] if not machine.simulator else []
-    rows: dict[tuple[str, str], list[str]] = {}  # transports with the same choice share a line
+    rows: dict[tuple[str, str], list[str]] = {}  # Because transports with the same choice share a line.
     for label, gpu in pes or [("simulator", None)]:
         for path in registry.through_nics():
             try:
@@ -107,18 +107,14 @@ def _without_a_job(machine: Machine, findings: Sequence[Finding]) -> list[str]:
     return [*lines, f"  p2p is not possible: {why}; available instead: {', '.join(others) or 'nothing (run python -m pgas doctor)'}"]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments to a parser: it has none."""
-
-
 def run(_: argparse.Namespace) -> None:
-    """Print the report; under a launcher PE 0 prints it, with the transport of each pair of PEs."""
+    """Print the report. Under a launcher, PE 0 prints it, with the transport of each pair of PEs."""
     if launched_rank() is None:
         machine = observe()
         findings = examine(machine)
         print("\n".join([*report(machine, findings), *_without_a_job(machine, findings)]))
         return
-    with runtime.init() as job:  # first: observe() loads MPI without starting it
+    with runtime.init() as job:  # This must come first, because observe() loads MPI without starting it.
         if job.my_pe == 0:
             machine = observe()
             print("\n".join([*report(machine, examine(machine)), *_of_the_job(machine, job)]), flush=True)

@@ -1,4 +1,4 @@
-"""A queue pair connected to itself, in the host's memory: everything that ibgda does with a device, without a GPU (docs/rdma.md)."""
+"""A test of an RDMA device without a GPU: a queue pair connected to itself, in host memory, used like ibgda does (docs/rdma.md)."""
 
 import contextlib
 import time
@@ -15,7 +15,7 @@ from pgas.transports.nic.queue_pair import QueuePair, Queues, returns_big_endian
 
 __all__ = ["try_queue_pair"]
 
-#: What is registered: a UMEM for the queues, and a memory region from _DATA on.
+#: Bytes of registered memory, and the offset at which its memory region begins; the UMEM of the queues lies before it.
 _NBYTES, _DATA = 2 << 20, 1 << 20
 _DEPTH = 128
 _TIMEOUT_S = 5
@@ -27,8 +27,7 @@ def try_queue_pair(adapter: Adapter, path: AddressPath) -> str:
     """Return which step failed and why, "" if none did. All objects are destroyed.
 
     Args:
-        adapter: the device.
-        path: how packets go; here they come back to their port.
+        path: route of packets, which here come back to their port.
     """
     base, step = window.slot(0), "memory is not registered"
     try:
@@ -62,7 +61,7 @@ def try_queue_pair(adapter: Adapter, path: AddressPath) -> str:
             _run(qp, base, 1, wqe.fetch_add(1, qp.qpn, word, rkey, old, lkey, 2, fm_ce_se=wqe.Ce.ALWAYS))
             _expect(word, 42)
             _expect(old, int.from_bytes((40).to_bytes(8, "big"), "little") if returns_big_endian(adapter) else 40)
-            step = "what was made is not given back"
+            step = "an object is not destroyed"
     except (PgasError, OSError) as error:
         return f"{step}: {error}"
     return ""
@@ -94,4 +93,4 @@ def _run(qp: QueuePair, base: int, index: int, data: bytes) -> None:
 def _expect(address: int, value: int) -> None:
     found = atomics.load_u64(address)
     if found != value:
-        raise TransportError(f"it completed, and memory holds {found:#x} instead of {value:#x}")
+        raise TransportError(f"it completed, but memory holds {found:#x} instead of {value:#x}")

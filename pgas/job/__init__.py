@@ -1,1 +1,1 @@
-"""The job on the host, from init to finalize: bootstrap, memory, heap, collective calls, deaths."""
+"""The job on the host, from init to finalize: bootstrap, memory, heap, collective calls, process failures."""

@@ -8,16 +8,10 @@ __all__ = ["TABLE", "Blocks"]
 _THROUGH_STAGING = ((0, 1), (4 << 10, 4), (16 << 10, 8), (32 << 10, 16), (64 << 10, 32), (128 << 10, 64), (256 << 10, 32))
 _EXCHANGED = ((0, 1), (512, 4), (2 << 10, 16), (8 << 10, 32))
 
-#: By collective: for more than how many bytes between two members a call has how many blocks. Those bytes are the ones of source in
-#: broadcast, fcollect, and reduce, and of a member's part in alltoall and reducescatter. Measured on four H100 with
-#: ``python -m pgas.perftests.tune``, 2026-11-26. 64 blocks would move the largest messages in 7% less time, on twice the SMs.
-TABLE = {
-    "alltoall": _EXCHANGED,
-    "broadcast": _THROUGH_STAGING,
-    "fcollect": _EXCHANGED,
-    "reduce": _THROUGH_STAGING,
-    "reducescatter": _THROUGH_STAGING,
-}
+#: By collective, pairs of a number of bytes and the number of blocks of a call that moves more bytes between two members. These bytes are
+#: those of source in broadcast, fcollect, and reduce, and those of a member's part in alltoall and reducescatter. Measured on four H100
+#: with ``python -m pgas.perftests.tune``, 2026-11-26. 64 blocks would move the largest messages in 7% less time, on twice the SMs.
+TABLE = dict.fromkeys(("alltoall", "fcollect"), _EXCHANGED) | dict.fromkeys(("broadcast", "reduce", "reducescatter"), _THROUGH_STAGING)
 
 
 class Blocks:

@@ -1,7 +1,7 @@
 """PGAS_DEBUG=strict: compiles the simulator's kernels for a GPU, in a process of its own, and reports those that the compiler rejects.
 
-A child (gpu_verdicts.py), because Numba decides between simulator and GPU once for a process. It reads pickles from its parent's pipe: the
-import path and the constants of kernels, then kernels (sim/transfer.py). It answers each with a line of JSON.
+The process is a child (gpu_verdicts.py), because Numba decides between simulator and GPU once per process. It reads pickles from its
+parent's pipe: the import path and the constants of kernels, then kernels (sim/transfer.py). It answers each kernel with a line of JSON.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class GPUCompiler:
 
     def _end(self) -> None:
         if self._process is not None:
-            self._process.kill()  # the end of its pipe would not do: a process that the program forked may hold it open
+            self._process.kill()  # Closing its pipe does not suffice, because a process that the program forked may hold it open.
             with contextlib.suppress(BrokenPipeError):
                 self._process.communicate()
             self._process = None
@@ -45,7 +45,7 @@ class GPUCompiler:
         """Compile a kernel of the user, once for the types of its arguments.
 
         Raises:
-            TypeError: if the compiler refuses it; in one sentence, with the user's line.
+            TypeError: if the compiler rejects it; the message is one sentence, with the user's line.
         """
         if kernel.fn.__module__.startswith("pgas.") or kernel.extensions:
             return
@@ -62,15 +62,15 @@ class GPUCompiler:
             raise TypeError(f"PGAS_DEBUG=strict: a GPU's compiler rejects kernel {kernel.__name__}: {refused}")
 
     def _ask(self, kernel: Any, types: tuple[Any, ...]) -> tuple[str, str]:
-        """Return why the compiler refuses a kernel, and why it could not be asked."""
+        """Return why the compiler rejects a kernel, and why the kernel could not be compiled at all."""
         try:
             data = pickle.dumps(transfer.dumps(kernel, types))
-        except Exception as error:  # of whatever class a global of the kernel raises
+        except Exception as error:  # A global of the kernel may raise an error of any class.
             return "", f"{type(error).__name__}: {error}"
         if self._process is None:
             environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}
             command = [sys.executable, "-m", "pgas.job.gpu_verdicts"]
-            # Of a session of its own, because Ctrl-C on a terminal is for the PE. It ends when its pipe does.
+            # It has a session of its own, because Ctrl-C on a terminal is for the PE. It ends when its pipe does.
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
             )
@@ -80,7 +80,7 @@ class GPUCompiler:
                 self._process.stdin.write(data)
                 self._process.stdin.flush()
             refused, unknown = json.loads(self._process.stdout.readline() or '["", "the compiling process has ended"]')
-        except BaseException:  # such as Ctrl-C: the next kernel must not read this one's answer
+        except BaseException:  # After Ctrl-C, for example, the next kernel must not read this one's answer.
             self._end()
             raise
         return refused, unknown

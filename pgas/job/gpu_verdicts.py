@@ -14,7 +14,7 @@ from pgas.kernels.compiler.reason import reason
 
 __all__ = ["missing"]
 
-#: That of an H100.
+#: Compute capability of an H100.
 _COMPUTE_CAPABILITY = (9, 0)
 
 
@@ -23,20 +23,20 @@ def missing() -> str:
     for library, ask in (("libNVVM", nvvm.ir_version), ("libnvrtc", lambda: pathfinder.load_nvidia_dynamic_lib("nvrtc"))):
         try:
             ask()
-        except Exception as error:  # of whatever class cuda.bindings has
+        except Exception as error:  # cuda.bindings has errors of several classes.
             return f"{library} is missing, which pip install 'pgas[cu13]' brings ({str(error).splitlines()[0]})"
     return ""
 
 
 def _verdict(data: bytes) -> tuple[str, str]:
-    """Return why a kernel does not compile, and why it could not be tried."""
+    """Return why a kernel does not compile, and why the kernel could not be read."""
     try:
         function, types = pickle.loads(data)
-    except Exception as error:  # of whatever class an import of the user's modules raises
+    except Exception as error:  # An import of the user's modules may raise an error of any class.
         return "", f"{type(error).__name__}: {error}"
     try:
         compiler.ptx(function, types, _COMPUTE_CAPABILITY)
-    except Exception as error:  # of whatever class the compiler has
+    except Exception as error:  # The compiler has errors of several classes.
         return reason(error, function), ""
     return "", ""
 
@@ -44,7 +44,7 @@ def _verdict(data: bytes) -> tuple[str, str]:
 def main() -> None:
     """Compile kernels from stdin until it ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # modules of the user may print when they are imported
+    os.dup2(2, 1)  # Because the user's modules may print when they are imported.
     sys.path[:], constants = pickle.load(sys.stdin.buffer)
     window.freeze(constants)
     lacking = missing()

@@ -29,7 +29,7 @@ __all__ = ["Bounds", "Growth"]
 class Bounds:
     """The bounds of a heap's growth."""
 
-    chunk: int  #: it grows by a multiple of this many bytes
+    chunk: int  #: number of bytes of which the growth is a multiple
     limit: int  #: maximum size of the heap in bytes
 
     @classmethod
@@ -45,7 +45,7 @@ class Bounds:
                 f"PGAS_MAX_MEMORY_PER_GPU={size_text(most)}: must not be less than PGAS_SYMMETRIC_SIZE={size_text(size)}, the initial heap "
                 "size"
             )
-        room = window.QUEUE_OFFSET - window.HEAP_OFFSET  # of a slot
+        room = window.QUEUE_OFFSET - window.HEAP_OFFSET  # In a slot.
         limit = room if most is None else min(most, room) // GRANULARITY * GRANULARITY
         return cls(-(-requested["PGAS_CUMEM_GRANULARITY"] // GRANULARITY) * GRANULARITY, max(limit, whole_pages(size)))
 
@@ -59,13 +59,7 @@ class Growth:
     """Grows the heap of a job.
 
     Args:
-        bounds: the bounds of the growth.
-        heap: this PE's allocator.
-        memory: this PE's memory.
-        nic: this PE's NIC, if it has one.
-        near_pes: the PEs that map this PE's heap; empty: none does.
-        me: this PE's number.
-        exchange: exchanges small values among the PEs.
+        near_pes: the PEs that map this PE's heap; empty if none does.
     """
 
     def __init__(
@@ -85,7 +79,7 @@ class Growth:
         """Add at least so many bytes to the heap, or do nothing if its limit forbids it. Collective.
 
         Raises:
-            HeapError: on every PE: some PE has no memory, or some peer or NIC cannot reach it. The heap is as before.
+            HeapError: on every PE, if some PE has no memory, or some peer or NIC cannot reach it. The heap is as before.
         """
         nbytes = self._bounds.step(self._heap.size, lacking)
         if not nbytes:
@@ -104,7 +98,7 @@ class Growth:
         platform.read_again()
 
     def _map(self, chunk: Segment) -> None:
-        """Map a chunk in every process that maps the heap; after an error in none."""
+        """Map a chunk in every process that maps the heap or, after an error, in none."""
         own = window.slot(self._me) + chunk.offset
         with contextlib.ExitStack() as undo:
             fd = everywhere(self._exchange, lambda: self._create(own, chunk, undo), HeapError)[self._me]

@@ -24,10 +24,7 @@ def introduce(me: int, requested: Mapping[str, Any], gpu: "GPU | None", exchange
     """Exchange the descriptions of all PEs, check that they fit together, and return them by number. Collective.
 
     Args:
-        me: this PE's number.
-        requested: this PE's values of the PGAS_* variables.
         gpu: this PE's GPU; None: the simulator.
-        exchange: exchanges small values among the PEs.
 
     Raises:
         BootstrapError: if PEs were started differently.
@@ -55,7 +52,7 @@ def introduce(me: int, requested: Mapping[str, Any], gpu: "GPU | None", exchange
 
 
 def _text(value: Any) -> Any:
-    """Return lists and sets as users write them: values are compared, and shown."""
+    """Return lists and sets in the form in which users write them, because the values are compared and shown."""
     if isinstance(value, frozenset):
         value = tuple(sorted(value))
     return ",".join(map(str, value)) if isinstance(value, tuple) else value
@@ -69,4 +66,4 @@ def announce(me: int, line: str, remarks: list[str]) -> None:
         names = ", ".join(name + parameters.suggestion(name, config.VARIABLES) for name in unknown)
         remarks.append(f"unknown environment variables are ignored: {names}; check the spelling (python -m pgas info lists the variables)")
     for remark in remarks:
-        warnings.warn(remark, PgasWarning, stacklevel=stacklevel())  # where pgas.init() is called
+        warnings.warn(remark, PgasWarning, stacklevel=stacklevel())  # At the call of pgas.init().

@@ -1,4 +1,4 @@
-"""pgas.reset(): it makes a job usable again after an error of kernels or NIC, if its processes, GPUs, and software NIC still exist."""
+"""pgas.reset(), which makes a job usable again after an error of kernels or NIC, if its processes, GPUs, and software NIC still exist."""
 
 from pgas.base.agreement import everywhere
 from pgas.base.errors import PgasError
@@ -14,7 +14,7 @@ _CALL = "pgas.reset()"
 def reset(job: Job) -> None:
     """Stop this job's kernels, reset NIC and device state on every PE, and clear errors. Collective. See pgas.reset.
 
-    Each step begins after the previous one has ended on every PE: until then, kernels and NICs of other PEs may write to this one.
+    Each step begins after the previous one has ended on every PE, because until then, kernels and NICs of other PEs may write to this PE.
     """
     try:
         with job.making(_CALL):

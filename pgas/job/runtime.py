@@ -47,7 +47,7 @@ __all__ = ["Job", "current", "finalize", "init"]
 
 _job: "Job | None" = None
 
-#: In a process forked from a PE: the parent's job, kept but not used.
+#: The parent's job in a process forked from a PE, where it is kept but not used.
 _of_parent: "Job | None" = None
 
 #: Why there is no job.
@@ -79,7 +79,7 @@ class Job(Collective):
         self._remarks: list[str] = []
         self._ending = contextlib.ExitStack()
         self._deferred: contextlib.ExitStack | None = None
-        self.repeated: dict[str, dict[Any, Any]] = {}  #: by function: calls of the host that may be repeated (pgas/api/bound.py)
+        self.repeated: dict[str, dict[Any, Any]] = {}  #: by function, calls of the host that may be repeated (pgas/api/bound.py)
         self._formed = self._released = False
         self.heap = Allocator(0)
         self.bootstrap = protocol.find(comm, given)
@@ -98,7 +98,7 @@ class Job(Collective):
     # ------------------------------------------------------------------------------------------------------------------- set-up
 
     def _start(self) -> None:
-        """Form the job. Each part is collective; what may fail on one PE is a _step, so that no PE waits for that one."""
+        """Form the job. Each part is collective. A part that may fail on one PE is a _step, so that no PE waits for that one."""
         self._watch_processes()
         requested = self._step(lambda: {name: config.read(name) for name in config.VARIABLES})
         bounds = self._step(lambda: growth.Bounds.of(requested))
@@ -182,7 +182,7 @@ class Job(Collective):
         self._step(lambda: self.hang.start({pe: addresses[pe] for pe in here}))
 
     def _simulate(self, requested: dict[str, Any]) -> None:
-        """Install what ends kernels of the simulator early, and its modes."""
+        """Install the hooks that end kernels of the simulator early, and the simulator's modes."""
         from pgas.job import simulation
 
         weak = requested["PGAS_SIM_WEAK"]
@@ -195,20 +195,20 @@ class Job(Collective):
     # -------------------------------------------------------------------------------------------------------------- collectives
 
     def meet(self, call: str) -> None:
-        """Complete this PE's work and wait until every PE has. Collective. Raises as agree(), and the errors of kernels."""
+        """Complete this PE's work, and wait until every PE has. Collective. Raises like agree(), and the errors of kernels."""
         self.together(call, lambda: self.complete(call.partition("(")[0]))
 
     def exchange(self, value: Any) -> list[Any]:
         """Return the values of all PEs, in the order of PEs. Collective."""
-        self.health.exit_status = None  # the program continues, so it has caught its SystemExit
+        self.health.exit_status = None  # The program continues, so it has caught its SystemExit.
         return super().exchange(value)
 
     def agree(self, call: str, error: type[Exception] = BootstrapError, value: Any = None, failure: Exception | None = None) -> list[Any]:
-        """As Collective.agree; the first error of this PE's kernels and NIC counts as a failure too."""
+        """Like Collective.agree(), but the first error of this PE's kernels and NIC also counts as a failure."""
         return super().agree(call, error, value, failure or (self.health.failure and again(self.health.failure)))
 
     def _shown(self, call: str) -> str:
-        """Name the array of a call of free: blocks have the same offset on every PE."""
+        """Name the array in a call of free. This is possible because blocks have the same offset on every PE."""
         return re.sub(r"array at heap offset (\d+)", lambda found: f"{self.heap.find(int(found[1])) or 'array'}, {found[0]}", call)
 
     def _interrupt(self) -> None:
@@ -228,11 +228,11 @@ class Job(Collective):
         """Return a new symmetric array; every PE has filled its own before any PE returns. The heap grows if it must. Collective.
 
         Raises:
-            HeapError: on every PE: the heap is exhausted and cannot grow, or PEs ask for different arrays. The heap is as before.
+            HeapError: on every PE, if the heap is exhausted and cannot grow, or PEs request different arrays. The heap is as before.
         """
         shape, dtype = shape_of(shape), dtype_of(dtype)
         request = f"{call}(shape={shape}, dtype={dtype}, alignment={alignment})"
-        if lacking := self.heap.lacking(shape, dtype, alignment):  # on every PE, if all ask for the same
+        if lacking := self.heap.lacking(shape, dtype, alignment):  # This holds on every PE, if all request the same array.
             self.agree(request, HeapError)
             with self.making(request):
                 self._growth.make_room(lacking)
@@ -270,13 +270,13 @@ class Job(Collective):
         return int(array.__cuda_array_interface__["data"][0])
 
     def peer(self, array: Any, pe: int) -> SymmetricArray | None:
-        """Return PE pe's instance of a symmetric array, None if this PE cannot load from and store to it."""
+        """Return PE pe's instance of a symmetric array, or None if this PE cannot load from and store to it."""
         self.check_pe("ptr", pe)
         block = block_of(array)
         if block is None:
             raise ValueError("pgas.ptr: not an array on the symmetric heap")
         mine = self.address(array) - window.slot(self.my_pe)
-        if pe not in self.near_pes:  # self.paths.why() says why
+        if pe not in self.near_pes:
             return None
         return at(window.slot(pe) + mine, tuple(array.shape), array.dtype, block, tuple(array.strides))
 
@@ -286,15 +286,15 @@ class Job(Collective):
         return constants.maps_peers and pe in self.near_pes and not (adds and self.nic is not None and not constants.atomics_by_peers)
 
     def check_pe(self, function: str, pe: Any, name: str = "pe") -> None:
-        """Refuse a value that is not a PE's number. function, name: of the call and its argument, for the message."""
-        shown = pe if isinstance(pe, (int, float, np.number)) else type(pe).__name__  # not the elements of an array
+        """Reject a value that is not a PE's number. function, name: names of the call and of its argument, for the message."""
+        shown = pe if isinstance(pe, (int, float, np.number)) else type(pe).__name__  # An array would show all its elements.
         if not is_integer(pe) or not 0 <= pe < self.n_pes:
             raise ValueError(f"pgas.{function}: {name} must be an integer from 0 to {self.n_pes - 1}, not {shown}")
 
     # ------------------------------------------------------------------------------------------------------------------ waiting
 
     def synchronize(self, stream: Any, call: str = "pgas.synchronize") -> None:
-        """Wait for the kernels of a stream (None: of the device) and raise their error if there is one. call: the user's, for messages."""
+        """Wait for the kernels of a stream (None: of the device), and raise their error if there is one. call: the call, for messages."""
         if platform.capturing(stream):
             raise PgasError(f"{call}: work is being captured into a graph and has not run yet; launch the graph first, then wait for it")
         self.wait_for_device(stream, call)
@@ -304,17 +304,17 @@ class Job(Collective):
     def ended(self, stream: Any) -> None:
         """Note that the kernels of a stream (None: of the device) have ended."""
         self.hang.synchronized(None if stream is None else platform.handle_of(stream))
-        if stream is None and self._deferred is not None:  # Numba's frees wait for all kernels of the device
+        if stream is None and self._deferred is not None:  # Numba's frees wait for all kernels of the device.
             self._deferred.close()
             self._deferred = None
 
     def _check(self) -> None:
-        """Raise the error of kernels if there is one; the job is broken then."""
+        """Raise the error of kernels if there is one, after which the job is broken."""
         with self.health.first_error(self.hang.waiting):
             device_state.check(self.memory, self.places, self.my_pe, self.nic, self.health.given_up)
 
     def complete(self, call: str) -> None:
-        """Wait for this PE's kernels, and for their outstanding requests on the NIC. call: the user's, for messages."""
+        """Wait for this PE's kernels, and for their outstanding requests on the NIC. call: user's call, for messages."""
         self.synchronize(None, call)
         if self.nic is not None:
             with self.health.first_error(self.hang.waiting):
@@ -326,7 +326,7 @@ class Job(Collective):
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """A wait for the GPU. After an error, the job is broken, and kernels must not wait any more."""
+        """Make the context of a wait for the GPU. After an error, the job is broken, and kernels must not wait any more."""
         try:
             with self.health.deaths_first():
                 yield
@@ -336,16 +336,16 @@ class Job(Collective):
                 raise
             self.health.broken = True
             self.health.give_up(type(error).__name__)
-            with contextlib.suppress(PgasError):  # after a death the context may be lost
+            with contextlib.suppress(PgasError):  # If a process has died, the context may be lost.
                 device_state.poison(self.memory)
             raise
 
     def launching(self, kernel: str = "", stream: Any = 0) -> None:
-        """Before a launch: put off Numba's frees, which would wait for running kernels, until the next synchronize.
+        """Before a launch, defer Numba's frees until the next synchronize, because they would wait for running kernels.
 
         Args:
-            kernel: its name and grid, for hang reports.
-            stream: where it is launched.
+            kernel: name and grid of the kernel, for hang reports.
+            stream: handle of the stream on which it is launched.
 
         Raises:
             PgasError: if a process of the job died.
@@ -363,13 +363,13 @@ class Job(Collective):
     # -------------------------------------------------------------------------------------------------------------------- ending
 
     def _process_lost(self, death: str) -> None:
-        """Called in the watching thread when a peer ended before its finalize, or the software NIC or mpirun before its PEs."""
+        """Called in the watching thread when a peer has ended before its finalize, or the software NIC or mpirun before its PEs."""
         self.health.lose(death)
         forget_shared_files(every=True)
-        timer = threading.Timer(GRACE_S, self._abort)  # even if CUDA calls hang, because the context may be lost
+        timer = threading.Timer(GRACE_S, self._abort)  # Needed if CUDA calls hang, because the context may be lost.
         timer.daemon = True
         timer.start()
-        if self._formed and self.gpu is not None:  # in the simulator, Health.interrupt() ends kernels
+        if self._formed and self.gpu is not None:  # In the simulator, Health.interrupt() ends kernels.
             with contextlib.suppress(PgasError):
                 self.memory.enter()
                 device_state.poison(self.memory)
@@ -384,16 +384,16 @@ class Job(Collective):
             self.together("pgas.finalize()", self._finish)
             leaks = "\n".join(filter(None, ("" if self.my_pe else self.heap.unfreed(), self.teams.unfreed())))
             self.health.detector.end()
-            self.exchange(None)  # no PE ends while another still watches it
+            self.exchange(None)  # So that no PE ends while another still watches it.
             self.local.clear()
             if self.nic is not None:
                 self.nic.destroy()
         except BaseException as error:
-            self._leave(error)  # otherwise the others would wait for this PE
+            self._leave(error)  # Otherwise, the others would wait for this PE.
             raise
         finally:
             self.release()
-        if report_leaks and leaks:  # last, so that the job has ended even if warnings are errors
+        if report_leaks and leaks:  # This comes last, so that the job has ended even if warnings are errors.
             warnings.warn(leaks, PgasWarning, stacklevel=stacklevel())
 
     def _finish(self) -> None:
@@ -414,7 +414,7 @@ class Job(Collective):
         self.bootstrap.close()
 
     def abandon(self) -> None:
-        """Let a job of one PE end without finalize(), after an error: the NIC must not use memory that the process gives back."""
+        """Let a job of one PE end without finalize() after an error. The NIC must not use memory that the process releases."""
         if self.nic is not None:
             self.nic.stop()
 
@@ -422,8 +422,8 @@ class Job(Collective):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Finalize, which frees remaining arrays. After an exception do not: the exception ends the job on every PE."""
-        if self is _of_parent:  # in a forked child
+        """Finalize, which frees remaining arrays. After an exception, do nothing, because the exception ends the job on every PE."""
+        if self is _of_parent:  # This is a forked child.
             return
         if kind is None or (isinstance(error, SystemExit) and not ending.status_of(error.code)):
             finalize(report_leaks=window.constants().check)

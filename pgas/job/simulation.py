@@ -22,13 +22,9 @@ def of(
     """Install the hooks that end kernels of a job early; enter weak mode if weak is given.
 
     Args:
-        my_pe: this PE's number.
-        memory: this PE's.
-        nic: this PE's, if there is one.
-        health: ends waits of the host, and here also kernels, by an exception.
-        weak: PGAS_SIM_WEAK.
-        hang: this PE's part in hang reports.
-        check: raises the error of a record.
+        health: object that ends waits of the host, and here also kernels, by an exception.
+        weak: value of PGAS_SIM_WEAK.
+        check: function that raises the error of a record.
     """
 
     def recorded() -> None:
@@ -37,7 +33,7 @@ def of(
             check()
 
     def failed(error: BaseException) -> None:
-        """Called when an exception has ended a kernel: its reserved but unposted WQEs or requests block the queues.
+        """Called when an exception has ended a kernel, because its reserved but unposted WQEs or requests block the queues.
 
         After Ctrl-C the job is broken, like on a GPU, because a program that catches KeyboardInterrupt must not use what the kernel left.
         """
@@ -51,7 +47,7 @@ def of(
 
     cpu.on_failure = recorded
     own = window.slot(my_pe)
-    seed = None if weak is None else weak ^ own >> window.STRIDE_SHIFT  # another seed on each PE
+    seed = None if weak is None else weak ^ own >> window.STRIDE_SHIFT  # So that each PE has another seed.
     cpu.begin(seed, own, own + (window.QUEUE_OFFSET if nic is not None else 1 << window.STRIDE_SHIFT))
     engine.add_idle_hook(health.interrupt)
     engine.add_failure_hook(failed)

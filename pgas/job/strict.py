@@ -1,7 +1,7 @@
-"""PGAS_DEBUG=strict, in the simulator: symmetric arrays refuse on the host what a GPU's arrays lack, and kernels must compile for a GPU.
+"""PGAS_DEBUG=strict, in the simulator: symmetric arrays lack on the host what a GPU's arrays lack, and kernels must compile for a GPU.
 
-Numba's fake arrays forward attributes, operators and subscripts to the NumPy arrays that they wrap. A program may come to depend on some
-that its first run on a GPU refuses (``a.fill``, ``a[mask]``), or that differ there: ``a == b`` compares identities on a GPU.
+Numba's fake arrays forward attributes, operators, and subscripts to the NumPy arrays that they wrap. A program may come to depend on some
+that a GPU's arrays lack (``a.fill``, ``a[mask]``), or that differ there: ``a == b`` compares identities on a GPU.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from pgas.sim import engine, frontend
 
 __all__ = ["ATTRIBUTES", "as_on_gpus"]
 
-#: The public attributes of numba-cuda's DeviceNDArray (a test compares).
+#: Public attributes of numba-cuda's DeviceNDArray (a test compares them).
 ATTRIBUTES = frozenset(
     """
     T alloc_size as_cuda_arg bind copy_to_device copy_to_host device_ctypes_pointer dtype flags get_ipc_handle getitem gpu_data
@@ -31,7 +31,7 @@ _OPERATORS = {
 }  # fmt: skip
 
 
-#: The end of a refusal.
+#: The end of an error's message.
 _INSTEAD = "(PGAS_DEBUG=strict): use copy_to_host() and copy_to_device(), or a kernel"
 
 
@@ -75,7 +75,7 @@ def _named(part: Any) -> str:
 
 @contextlib.contextmanager
 def as_on_gpus() -> Iterator[None]:
-    """Let the simulator's symmetric arrays refuse what a GPU's arrays lack, and launches what a GPU's compiler refuses."""
+    """Let the simulator's symmetric arrays reject what a GPU's arrays lack, and launches reject what a GPU's compiler rejects."""
     operators = [(prefix, name, sign) for name, sign in _OPERATORS.items() for prefix in _prefixes(name)]
     refusals = {f"__{prefix}{name}__": _operator(sign) for prefix, name, sign in operators}
     hooks = {"__getattr__": _attribute, "__getitem__": _subscript, "__setitem__": _subscript}

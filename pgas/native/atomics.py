@@ -3,8 +3,8 @@
 Addresses are ints, and values are unsigned and in range. Nothing is checked: a bad address ends the process. An access is single and
 untorn if the address is aligned to its width.
 
-They are Numba dispatchers, which compiled code may call. They are compiled for the CPU with explicit signatures and kept on disk; from
-Python, a call costs about 0.4 us.
+The functions are Numba dispatchers, which compiled code may call. They are compiled for the CPU with explicit signatures, and kept on disk.
+From Python, a call takes about 0.4 us.
 """
 
 from typing import Any
@@ -103,7 +103,8 @@ _fadd32, _fadd64 = _rmw_intrinsic("fadd", 4, _f32), _rmw_intrinsic("fadd", 8, _f
 _cas16, _cas32, _cas64 = _cas_intrinsic(2), _cas_intrinsic(4), _cas_intrinsic(8)
 _fence = _fence_intrinsic()
 
-# One to a line: Numba names a cache file after the line. No closures and no loop over widths: they would not be found in the cache.
+# Each is on a line of its own, because Numba names a cache file after the line. Closures, or a loop over widths, would not be found in the
+# cache.
 load_u8 = compiled(_u8(_U64), lambda addr: _ld8(addr))
 load_u16 = compiled(_u16(_U64), lambda addr: _ld16(addr))
 load_u32 = compiled(_u32(_U64), lambda addr: _ld32(addr))
@@ -139,9 +140,9 @@ fence_seq_cst = compiled(types.void(), lambda: _fence())
 
 
 def _copy_loop(dst: Any, dst_stride: Any, src: Any, src_stride: Any, count: Any, width: Any) -> None:
-    # The casts are needed: Numba makes uint64 + int64 a float64.
+    # The casts are needed, because Numba makes uint64 + int64 a float64.
     if width > _U64(1) and (dst | src | dst_stride | src_stride) & (min(width, _U64(8)) - _U64(1)) != _U64(0):
-        # Misaligned: an element is not one access on any machine, so any cut will do.
+        # A misaligned element is not a single access on any machine, so it may be copied byte by byte.
         for _ in range(count):
             for i in range(width):
                 _st8(dst + _U64(i), _ld8(src + _U64(i)))

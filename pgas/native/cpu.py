@@ -46,6 +46,6 @@ def on_host(function: Callable[..., Any]) -> Any:
 
 
 def compile_now(functions: Iterable[Any]) -> None:
-    """Compile functions that on_host() has marked, so that their first calls do not wait for it."""
+    """Compile functions that on_host() has marked, so that their first calls do not wait for the compiler."""
     for function in functions:
         function.compile((types.int64,) * len(inspect.signature(function.py_func).parameters))

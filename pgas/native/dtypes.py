@@ -1,15 +1,15 @@
-"""NumPy dtypes and the types that numba-cuda has for them, in the simulator and on GPUs alike."""
+"""NumPy dtypes and the types that numba-cuda has for them, both in the simulator and on GPUs."""
 
 from typing import Any
 
 import numpy as np
-from numba.core.errors import NumbaError  # also that of numba-cuda
+from numba.core.errors import NumbaError  # Also the base class of numba-cuda's errors.
 from numba.cuda import types
 from numba.cuda.np import numpy_support
 
 __all__ = ["FLOAT8", "ONLY_COPIED", "Float8", "element_size", "has_type", "is_float8", "numpy_dtype"]
 
-#: What is said of anything that a kernel does with a float8 element but copy it.
+#: Message about every use of a float8 element in a kernel except a copy.
 ONLY_COPIED = (
     "kernels can copy elements of type {} to arrays of the same type, but not compute with them or convert them; "
     "array.view(np.uint8) has their bits"
@@ -19,10 +19,10 @@ ONLY_COPIED = (
 class Float8(types.Type):  # type: ignore[misc, no-any-unimported]
     """A float8 type of ml_dtypes, named like its dtype. It is not a Number, so that the compiler has no operator and no cast for it."""
 
-    bitwidth = 8  # of records' arrays, which are refused in the words for all elements that Numba lacks
+    bitwidth = 8  # Numba reads it for arrays in records, before it rejects them like those of other elements that it lacks.
 
 
-#: The types of float8 elements, by dtype. numba-cuda imports ml_dtypes for bfloat16; None: it is not installed.
+#: Types of float8 elements, by dtype. numba-cuda imports ml_dtypes for bfloat16; its ml_dtypes is None if that is not installed.
 FLOAT8: dict[np.dtype[Any], Float8] = {
     np.dtype(getattr(numpy_support.ml_dtypes, name)): Float8(name) for name in dir(numpy_support.ml_dtypes) if name.startswith("float8_")
 }
@@ -42,7 +42,7 @@ def element_size(dtype: Any) -> int:
 def numpy_dtype(dtype: Any) -> np.dtype[Any]:
     """Return the NumPy dtype of a scalar or record type; uint16 for bfloat16, which NumPy lacks."""
     if isinstance(dtype, Float8):
-        return np.dtype(dtype.name)  # ml_dtypes registers its names
+        return np.dtype(dtype.name)  # Because ml_dtypes registers its names with NumPy.
     return np.dtype(np.uint16 if dtype == types.bfloat16 else numpy_support.as_dtype(dtype))
 
 

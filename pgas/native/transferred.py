@@ -1,4 +1,4 @@
-"""What a process of the simulator pickles in the place of its own objects, for a process that compiles for GPUs (sim/transfer.py)."""
+"""Objects that a process of the simulator pickles in place of its own, for a process that compiles for GPUs (sim/transfer.py)."""
 
 import importlib
 from typing import Any
@@ -26,5 +26,5 @@ def attribute(module: str, name: str) -> Any:
 
 
 def instance(module: str, name: str) -> Any:
-    """Return an object of a class with this name, which the compiler refuses as it refuses the real one."""
+    """Return an object of a class with this name. The compiler rejects it with the same error as the real one."""
     return type(name, (), {"__module__": module})()

@@ -11,8 +11,8 @@ Device code accesses memory through `mem`, which is one of the two:
     mem.fence("sys")
 
 `mem` has the functions of `memory` as attributes. `set_memory_model(WeakMemory(seed, own_lo, own_hi))` exchanges them, and
-`set_memory_model(None)` puts those of `memory` back; both leave the object in place, so it may be imported early. Keep `mem`, not
-its functions. `memory_model()` tells which module or object serves it.
+`set_memory_model(None)` restores those of `memory`. Both leave the object in place, so it may be imported early. Keep `mem`, not
+its functions. `memory_model()` returns the module or object that has them.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ __all__ = ["Mem", "forbid", "mem", "memory_model", "set_memory_model"]
 
 
 class Mem:
-    """The functions of the memory model in force. See `pgas.sim.memory` for what they do."""
+    """The functions of the current memory model. `pgas.sim.memory` documents them."""
 
     load: Callable[[int, int], int]
     load_acquire: Callable[[int, int], int]
@@ -45,7 +45,7 @@ class Mem:
     copy_elements: Callable[..., None]
 
     def __getattr__(self, name: str) -> Any:
-        # Called once: importing `memory` takes some 0.3 s, so it is done at the first use.
+        # This is called once, because importing `memory` takes 0.3 s and is therefore done at the first use.
         if name not in Mem.__annotations__:
             raise AttributeError(f"the memory model has no {name!r}")
         memory_model()
@@ -57,14 +57,14 @@ _model: Any = None
 
 
 def memory_model() -> Any:
-    """Return what serves `mem`: the module `pgas.sim.memory` or a `WeakMemory`."""
+    """Return the source of `mem`: the module `pgas.sim.memory` or a `WeakMemory`."""
     if _model is None:
         set_memory_model(None)
     return _model
 
 
 def set_memory_model(model: Any = None) -> None:
-    """Let `mem` be served by a `WeakMemory`, or by the plain memory (None). Not while a kernel runs.
+    """Give `mem` the functions of a `WeakMemory`, or of the plain memory (None).
 
     Raises:
         PgasError: if a kernel is running.

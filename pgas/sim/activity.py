@@ -1,7 +1,7 @@
 """The number of stores by kernels. The scheduler uses it to distinguish progress from spinning.
 
-A thread that begins a new wait looks to the scheduler like one that is still in the old wait. But every wait ends by a store, so this PE
-is not idle while the number grows. Modules add to `stores` where they store.
+The scheduler cannot distinguish a thread that begins a new wait from one that is still in the old wait. However, every wait ends by a
+store, so this PE is not idle while the number grows. Modules add to `stores` where they store.
 """
 
 stores = 0

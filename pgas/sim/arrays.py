@@ -1,4 +1,4 @@
-"""Arrays as kernels see them. Their reads are counted, so that a loop which only reads lets the other threads run."""
+"""Arrays inside kernels. Their reads are counted, so that a loop that only reads lets the other threads run."""
 
 import ctypes
 from typing import Any
@@ -19,16 +19,16 @@ __all__ = [
 #: The host's class for arrays in GPU memory.
 DeviceArray = FakeCUDAArray
 
-# A thread is preempted after this many element reads, so that `while flag[0] == 0: pass` ends. 64 reads cost 10 us; a switch costs about
+# A thread is preempted after this many element reads, so that `while flag[0] == 0: pass` ends. 64 reads take 10 us; a switch takes about
 # 1 us.
 _READS_PER_TURN = 64
-#: Atomics count as several reads, so that a spin on compare-and-swap soon yields.
+#: Number of reads that an atomic counts as, so that a spin on compare-and-swap soon yields.
 ATOMIC_READS = 16
 _reads_left = _READS_PER_TURN
 
 
 def count_read(weight: int = 1) -> None:
-    """Account for an element read; now and then, let the other threads run."""
+    """Account for an element read. After _READS_PER_TURN reads, let the other threads run."""
     global _reads_left
     _reads_left -= weight
     if _reads_left <= 0:
@@ -37,7 +37,7 @@ def count_read(weight: int = 1) -> None:
 
 
 def begin_turn() -> None:
-    """Reset the count of reads: the calling thread yields now."""
+    """Reset the count of reads, because the calling thread yields now."""
     global _reads_left
     _reads_left = _READS_PER_TURN
 
@@ -56,12 +56,12 @@ class KernelArray(FakeWithinKernelCUDAArray):  # type: ignore[misc]  # numba is 
     def __getitem__(self, idx: Any) -> Any:
         value = self._ary[idx]
         if isinstance(value, np.ndarray):
-            item = self._item[idx]  # through the wrapped class, which may have more state than the data
+            item = self._item[idx]  # Not from the data, because the wrapped class may have more state.
             return KernelArray(item) if isinstance(item, FakeCUDAArray) else item
         if isinstance(value, np.void):
-            return KernelArray(FakeCUDAArray(value))  # a reference: stores to its fields go to the array
+            return KernelArray(FakeCUDAArray(value))  # A reference, because stores to its fields must go to the array.
         count_read()
-        cls = ELEMENTS.get(type(value))  # element(), without a call
+        cls = ELEMENTS.get(type(value))  # This is element() without a call, which would take time.
         if cls is None:
             return value
         return copied(value) if cls.only_copied else int.__new__(cls, value)
@@ -74,7 +74,7 @@ class KernelArray(FakeWithinKernelCUDAArray):  # type: ignore[misc]  # numba is 
 
     @property
     def shape(self) -> Any:
-        """The shape; as on a GPU, it has no negative indices."""
+        """The shape. Like on a GPU, it has no negative indices."""
         return self._item.shape
 
     @property
@@ -107,7 +107,7 @@ class LocalArray(np.ndarray[Any, Any]):
 
 
 class SharedArray(LocalArray):
-    """Shared memory: its element reads count as those of `KernelArray`."""
+    """Shared memory. Its element reads count like those of `KernelArray`."""
 
     def __getitem__(self, idx: Any) -> Any:
         value = super().__getitem__(idx)
@@ -129,7 +129,7 @@ def store(array: np.ndarray[Any, Any], idx: Any, value: Any) -> None:
 
 
 def ndarray_of(array: Any) -> Any:
-    """Return the numpy array (or record) behind what a kernel or the host holds; anything else as it is."""
+    """Return the NumPy array (or record) behind an array of a kernel or of the host; other objects are returned unchanged."""
     if isinstance(array, FakeWithinKernelCUDAArray):
         array = array._item
     return array._ary if isinstance(array, FakeCUDAArray) else array

@@ -23,7 +23,7 @@ from pgas.sim.kernel_code import STAND_INS, value_of
 
 __all__ = ["CACHE_HINTS", "KERNEL_MODULE", "KernelModule"]
 
-# Byte of uninitialized memory; an unlikely value in a program.
+# Byte of uninitialized memory: a value that is unlikely in a program.
 _GARBAGE = 0xA5
 
 # Loads and stores with cache hints, which have no meaning here.
@@ -45,21 +45,21 @@ def _allocate(shape: Any, dtype: Any, alignment: int | None) -> np.ndarray[Any, 
 
 
 def _dtype(dtype: Any) -> np.dtype[Any]:
-    """Numba types (its own and numba-cuda's), numpy types and dtypes."""
+    """Return the dtype for a Numba type (its own or numba-cuda's), a NumPy type, or a dtype."""
     if isinstance(dtype, cuda_types.Type):
         return np.dtype(cuda_numpy.as_dtype(dtype))
     if isinstance(dtype, core_types.Type):
         return np.dtype(core_numpy.as_dtype(dtype))
     if (plain := np.dtype(dtype)) in FLOAT8:
-        raise TypeError(f"unsupported type: {plain}")  # numba-cuda's words
+        raise TypeError(f"unsupported type: {plain}")  # This is numba-cuda's message.
     return plain
 
 
 class _Shared:
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
-        """Shared array of the block: one for each call in the source, like in compiled code.
+        """Return a shared array of the block: one for each call in the source, like in compiled code.
 
-        Shape 0 is the launch's dynamic shared memory, the same bytes at every call.
+        Shape 0 is the launch's dynamic shared memory: the same bytes at every call.
         """
         block = engine.worker().thread.block
         if shape == 0 or shape == (0,):
@@ -74,9 +74,7 @@ class _Shared:
         if array is None:
             array = block.shared[place] = _allocate(shape, dtype, alignment).view(SharedArray)
             if (taken := sum(a.nbytes for key, a in block.shared.items() if key != "dynamic") + block.launch.dynshared) > SHARED_PER_BLOCK:
-                raise ValueError(
-                    f"{block.launch.name}: its blocks take {taken} bytes of shared memory, the range is 0 to {SHARED_PER_BLOCK}"
-                )
+                raise ValueError(f"{block.launch.name}: blocks must have 0 to {SHARED_PER_BLOCK} bytes of shared memory, not {taken}")
         return array
 
 
@@ -86,7 +84,7 @@ class _Local:
 
 
 class _Atomic:
-    """The stock module's operations on the arrays themselves. They are atomic: no other thread runs between load and store."""
+    """The stock module's operations on the arrays themselves. They are atomic, because no other thread runs between load and store."""
 
     def __init__(self) -> None:
         stock = kernelapi.FakeCUDAAtomic()
@@ -109,7 +107,7 @@ class _Atomic:
 
 
 def _element_of(dtype: np.dtype[Any], value: Any) -> Any:
-    """A number as a NumPy scalar of this dtype; integers wrap."""
+    """Return a number as a NumPy scalar of this dtype; integers wrap."""
     if dtype in FLOAT8:
         raise only_copied(dtype)
     return dtype.type(wrapped(value, dtype) if dtype.kind in "iu" else value)
@@ -143,13 +141,13 @@ def _bits(value: Any) -> tuple[int, int]:
 
 
 class KernelModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is untyped
-    """The one object that stands for `numba.cuda` inside kernels. It has no state: everything belongs to the calling thread.
+    """The one object that stands for `numba.cuda` inside kernels. It has no state, because all state belongs to the calling thread.
 
-    Names of the host's `numba.cuda` that have no meaning of their own on the device (types, dtypes) are found there.
+    Names without a meaning of their own on the device, such as types and dtypes, are those of the host's `numba.cuda`.
     """
 
     def __init__(self) -> None:
-        # Not the base class's: it would set dimensions, which are properties here.
+        # The base class's __init__() is not called, because it would set dimensions, which are properties here.
         self._cg, self._local, self._shared, self._atomic = _CooperativeGroups(), _Local(), _Shared(), _Atomic()
         self._const, self._fp16 = kernelapi.FakeCUDAConst(), kernelapi.FakeCUDAFp16()
         for name, vector in vector_types.items():
@@ -159,7 +157,7 @@ class KernelModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is 
             setattr(self, name, _load if name.startswith("ld") else _store)
 
     def __getattr__(self, name: str) -> Any:
-        # Not getattr on the module: it falls back to this object.
+        # Not getattr() on the module, because that falls back to this object.
         try:
             return value_of(numba.cuda.__dict__[name])
         except KeyError:
@@ -167,7 +165,7 @@ class KernelModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is 
 
     # Indices
 
-    # Numba makes these int32; in every operation an int64 is the same.
+    # Numba makes these int32. In every operation, an int64 gives the same result.
 
     @property
     def threadIdx(self) -> Any:
@@ -203,7 +201,7 @@ class KernelModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is 
     @staticmethod
     def _first(ndim: int, values: tuple[int, ...]) -> Any:
         if ndim not in (1, 2, 3):
-            raise ValueError(f"cuda.grid and cuda.gridsize take 1, 2 or 3 dimensions, got {ndim}")
+            raise ValueError(f"cuda.grid and cuda.gridsize: the number of dimensions must be 1, 2, or 3, not {ndim}")
         return int64(values[0]) if ndim == 1 else tuple(map(int64, values[:ndim]))
 
     # Barriers and fences
@@ -235,10 +233,10 @@ class KernelModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is 
     # Warps
 
     def activemask(self) -> Any:
-        """The caller's lane only.
+        """Return the caller's lane only.
 
-        Hardware does not define which lanes run together either: any set of lanes that execute the same call, the caller among them, is a
-        legal answer. With this one a syncwarp(activemask()) never hangs.
+        Hardware does not define which lanes run together, so any set of lanes that execute the same call and include the caller is a legal
+        result. With this one, syncwarp(activemask()) never hangs.
         """
         return _uint32(1 << _lane())
 
@@ -261,7 +259,7 @@ class KernelModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is 
         return self._shuffle("shfl_xor_sync", mask, value, _lane() ^ int(lane_mask))
 
     def _shuffle(self, what: str, mask: int, value: Any, source: int) -> Any:
-        # The caller's own value if the source is beyond the warp, or takes no part, which is undefined on hardware.
+        # If the source is beyond the warp or takes no part, the result is the caller's own value, because hardware does not define it.
         return engine.warp_exchange(mask, value, what).get(source, value)
 
     def ballot_sync(self, mask: int, predicate: Any) -> Any:
@@ -284,7 +282,7 @@ class KernelModule(kernelapi.FakeCUDAModule):  # type: ignore[misc]  # numba is 
         same = all(bool(v == value) for v in values.values())
         return _int32(sum(1 << lane for lane in values) if same else 0), same
 
-    # Bits, by the width of the argument (the stock module has 32 bits and positive numbers only). brev has 64 for a uint64 only.
+    # Bits, by the width of the argument, because the stock module has only 32 bits and positive numbers. brev has 64 bits for uint64 only.
 
     def popc(self, value: Any) -> Any:
         return _like(value, _bits(value)[0].bit_count())

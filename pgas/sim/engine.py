@@ -1,4 +1,4 @@
-"""The simulator's engine: every CUDA thread is a greenlet of one OS thread. These are the functions of kernels, device code and the host.
+"""The simulator's engine: every CUDA thread is a greenlet of one OS thread. Kernels, device code, and the host call its functions.
 
 All blocks of a grid are resident: any thread may run, so a block may wait for another one. A thread runs until it waits in a barrier, a
 warp operation or a `yield_`; threads take turns round robin. The order is therefore the same in every run of the same program.
@@ -25,41 +25,11 @@ from pgas.sim.scheduler import FULL_MASK, WARP_SIZE, Block, Gathering, Index, La
 from pgas.sim.turns import Turns
 
 __all__ = [
-    "FULL_MASK",
-    "WARP_SIZE",
-    "Block",
-    "ScheduleObserver",
-    "SimThread",
-    "Worker",
-    "add_failure_hook",
-    "add_idle_hook",
-    "block_barrier",
-    "block_dim",
-    "block_index",
-    "block_vote",
-    "current",
-    "enter",
-    "go_on_waiting",
-    "grid_barrier",
-    "grid_dim",
-    "host_frame",
-    "install",
-    "launch",
-    "leave",
-    "preempt",
-    "remove_failure_hook",
-    "remove_idle_hook",
-    "report",
-    "set_observer",
-    "thread_index",
-    "wait_for_kernels",
-    "warp_barrier",
-    "warp_exchange",
-    "whole_block",
-    "whole_warp",
-    "worker",
-    "yield_",
-]
+    "FULL_MASK", "WARP_SIZE", "Block", "ScheduleObserver", "SimThread", "Worker", "add_failure_hook", "add_idle_hook", "block_barrier",
+    "block_dim", "block_index", "block_vote", "current", "enter", "go_on_waiting", "grid_barrier", "grid_dim", "host_frame", "install",
+    "launch", "leave", "preempt", "remove_failure_hook", "remove_idle_hook", "report", "set_observer", "thread_index", "wait_for_kernels",
+    "warp_barrier", "warp_exchange", "whole_block", "whole_warp", "worker", "yield_",
+]  # fmt: skip
 
 _launch: Launch | None = None
 _observer: ScheduleObserver | None = None
@@ -67,14 +37,7 @@ _idle_hooks: list[Callable[[], None]] = []
 _failure_hooks: list[Callable[[BaseException], None]] = []
 
 
-def launch(
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    grid: Index,
-    block: Index,
-    dynshared: int = 0,
-    debug: bool = False,
-) -> None:
+def launch(fn: Callable[..., Any], args: tuple[Any, ...], grid: Index, block: Index, dynshared: int = 0, debug: bool = False) -> None:
     """Run `fn(*args)` once for every thread of `grid` x `block`; return when all have returned.
 
     dynshared is the size of the dynamic shared memory in bytes; debug makes division by zero an error.
@@ -114,7 +77,7 @@ def launch(
 
 
 def wait_for_kernels(what: str) -> None:
-    """Wait for the kernels that other host threads run or have asked to run. what: the call, for messages. Raises as launch()."""
+    """Wait for the kernels that other host threads run or have launched. what: the call, for messages. Raises like launch()."""
     with _turns.take(what, _look):
         pass
 
@@ -135,7 +98,7 @@ def install() -> None:
     Raises:
         PgasError: if Numba was imported without NUMBA_ENABLE_CUDASIM=1.
     """
-    from pgas.sim import frontend  # it imports this module
+    from pgas.sim import frontend  # Not above, because it imports this module.
 
     frontend.install()
 
@@ -147,9 +110,9 @@ def current() -> SimThread | None:
 
 
 def yield_(waiting_for: str | Callable[[], str] | None = None) -> None:
-    """Let the other CUDA threads run; call it in every spin loop. On the host: give the core away.
+    """Let the other CUDA threads run. Every spin loop must call it. On the host, yield the core.
 
-    waiting_for says what the loop waits for ("signal 3 >= 7"), in reports; a callable is asked only when a report is made.
+    waiting_for: what the loop waits for ("signal 3 >= 7"), for reports; a callable is called only when a report is made.
     """
     me = getcurrent()
     if type(me) is Worker:
@@ -159,7 +122,7 @@ def yield_(waiting_for: str | Callable[[], str] | None = None) -> None:
 
 
 def go_on_waiting() -> None:
-    """Let the other CUDA threads run; in reports, the calling one waits for what it did before."""
+    """Let the other CUDA threads run. In reports, the calling thread still waits for what it waited for before."""
     me = worker()
     me.launch.spin(me, me.thread.waiting_for)
 
@@ -178,7 +141,7 @@ def block_barrier() -> None:
 
 
 def block_vote(value: Any, what: str = "syncthreads") -> list[Any]:
-    """Barrier of the block in which every thread brings a value. Return the values of all."""
+    """Wait in a barrier of the block into which every thread brings a value. Return the values of all threads."""
     me = worker()
     block = me.thread.block
     met = block.barrier
@@ -197,7 +160,7 @@ def warp_barrier(mask: int = FULL_MASK) -> None:
 
 
 def warp_exchange(mask: int, value: Any, what: str = "warp_exchange") -> dict[int, Any]:
-    """Bring a value, wait for the other lanes of `mask`, return {lane: value}. The dictionary is shared: do not change it.
+    """Bring a value, wait for the other lanes of `mask`, and return {lane: value}. The dictionary is shared and must not be changed.
 
     Lanes that have returned or do not exist (partial last warp) take no part. Lanes that meet must name the same operation and mask.
 
@@ -253,7 +216,7 @@ def gather(key: Any) -> tuple[int, int]:
 
 
 def _site() -> tuple[Any, ...]:
-    """Return where in the kernel the calling thread is: the code and instruction of every frame of its call stack."""
+    """Return the position of the calling thread in the kernel: code and instruction of every frame of its call stack."""
     site = []
     frame = sys._getframe(2)
     while frame.f_code is not Launch.work.__code__ and frame.f_back is not None:
@@ -263,10 +226,10 @@ def _site() -> tuple[Any, ...]:
 
 
 def whole_block(what: str) -> None:
-    """Barrier of the block before an operation whose work all threads of the block share.
+    """Wait in a barrier of the block before an operation whose work all threads of the block share.
 
     Raises:
-        PgasError: if some have returned, or are at another barrier, which hardware would take for this one.
+        PgasError: if some threads have returned, or are at another barrier, which hardware would not distinguish from this one.
     """
     me = worker()
     met, threads = me.thread.block.barrier, me.launch.nthreads
@@ -280,7 +243,7 @@ def whole_block(what: str) -> None:
 
 
 def whole_warp(what: str) -> None:
-    """whole_block() for a warp. It never ends if the other lanes are at another barrier."""
+    """Like whole_block(), but for a warp. It never ends if the other lanes are at another barrier."""
     me = worker()
     came = warp_exchange(FULL_MASK, None, what)
     _all_came(what, len(came), me.launch.lanes[me.thread.linear // WARP_SIZE].bit_count(), "warp")
@@ -295,7 +258,6 @@ def enter(what: str, place: int, rank: int) -> None:
     """Begin a collective on a channel, which admits one at a time.
 
     Args:
-        what: the call.
         place: address of the channel.
         rank: number of the calling thread among those that call together; 0 ends it (leave()).
 
@@ -312,7 +274,7 @@ def enter(what: str, place: int, rank: int) -> None:
         )
     if rank == 0:
         me.launch.inside[place] = me.thread
-        while me.launch.unborn_left:  # start all other threads: if one also comes here, it fails now, because it may fail on hardware
+        while me.launch.unborn_left:  # Start all other threads. If one also comes here, it fails now, because it may fail on hardware.
             yield_("other threads to start")
 
 
@@ -337,7 +299,7 @@ def grid_barrier() -> None:
     block.grid_waiters.append(me)
     if len(block.grid_waiters) == block.alive:
         me.launch.block_reached_grid_barrier(block)
-    if block.grid_waiters:  # not released by the line above
+    if block.grid_waiters:  # The line above did not release them.
         me.launch.park(me, ("the grid barrier", None))
 
 
@@ -363,7 +325,7 @@ def grid_dim() -> Index:
 
 
 def report() -> str:
-    """Say where the threads of the running kernel are and what they wait for; empty if none runs."""
+    """Describe where the threads of the running kernel are and what they wait for; "" if none runs."""
     return reports.describe(_launch) if _launch is not None else ""
 
 
@@ -382,29 +344,29 @@ def host_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def add_idle_hook(hook: Callable[[], None]) -> None:
-    """Call `hook()` whenever every runnable thread is spinning. What it raises ends the launch and comes out of it."""
+    """Call `hook()` whenever every runnable thread is spinning. An exception that it raises ends the launch, which raises it."""
     _idle_hooks.append(hook)
 
 
 def remove_idle_hook(hook: Callable[[], None]) -> None:
-    """Undo `add_idle_hook`; a hook that is not there is not an error."""
+    """Undo `add_idle_hook`. It is not an error if the hook is not there."""
     if hook in _idle_hooks:
         _idle_hooks.remove(hook)
 
 
 def add_failure_hook(hook: Callable[[BaseException], None]) -> None:
-    """Call `hook(error)` when an exception has ended a launch, before it comes out of it."""
+    """Call `hook(error)` when an exception has ended a launch, before the launch raises it."""
     _failure_hooks.append(hook)
 
 
 def remove_failure_hook(hook: Callable[[BaseException], None]) -> None:
-    """Undo `add_failure_hook`; a hook that is not there is not an error."""
+    """Undo `add_failure_hook`. It is not an error if the hook is not there."""
     if hook in _failure_hooks:
         _failure_hooks.remove(hook)
 
 
 def set_observer(observer: ScheduleObserver | None) -> None:
-    """Tell `observer` about barriers and scheduler steps from now on; None: no observer."""
+    """Notify `observer` of barriers and scheduler steps from now on; None: no observer."""
     global _observer
     if _launch is not None:
         raise PgasError("the observer cannot be changed while a kernel runs")

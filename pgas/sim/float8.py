@@ -1,4 +1,4 @@
-"""Elements of float8 types in kernels: kernels copy them, and have neither operators nor casts for them, like Numba's compiler."""
+"""Elements of float8 types in kernels. Like with Numba's compiler, kernels can copy them, but have neither operators nor casts for them."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -26,13 +26,13 @@ class Element:
     """An element that a kernel has read; there is one class for each dtype."""
 
     __slots__ = ("scalar",)
-    scalar: Any  #: of ml_dtypes
+    scalar: Any  #: the element as a scalar of ml_dtypes
     only_copied = True
-    __array_ufunc__ = None  # NumPy's numbers leave their operators to this class
+    __array_ufunc__ = None  # So that NumPy's numbers leave operators to this class.
     dtype: np.dtype[Any]
 
     def __new__(cls, value: Any = None) -> Any:
-        """Refuse a cast."""
+        """Reject a cast."""
         raise only_copied(cls.dtype)
 
     def __repr__(self) -> str:
@@ -51,7 +51,7 @@ def _class(dtype: np.dtype[Any]) -> type[Element]:
     return type(dtype.name, (Element,), {"__slots__": (), "__module__": __name__, "dtype": dtype, **methods})
 
 
-#: The classes of elements in kernels, by the type of ml_dtypes' own.
+#: Classes of elements in kernels, by the type of the elements in ml_dtypes.
 COPIED: dict[type, type[Element]] = {dtype.type: _class(dtype) for dtype in FLOAT8}
 
 

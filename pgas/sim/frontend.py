@@ -32,7 +32,7 @@ __all__ = ["SimulatedKernel", "install", "jit"]
 
 _FORALL_THREADS_PER_BLOCK = 128
 
-# Options of the real cuda.jit that say how to compile: nothing to do here.
+# Options of the real cuda.jit for its compiler, which have no effect here.
 _COMPILER_OPTIONS = frozenset(
     {"inline", "forceinline", "opt", "lineinfo", "cache", "lto", "max_registers", "shared_memory_carveout", "fastmath", "abi", "abi_info"}
 )
@@ -44,7 +44,7 @@ before_launch: Callable[[Any, tuple[Any, ...]], None] = lambda kernel, args: Non
 
 
 class SimulatedKernel:
-    """A kernel with its launch configuration, what `kernel[grid, block, stream, shared_bytes]` returns. Call it to launch."""
+    """A kernel with its launch configuration: the result of `kernel[grid, block, stream, shared_bytes]`. A call launches it."""
 
     def __init__(self, fake: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> None:
         self.kernel = fake
@@ -59,24 +59,17 @@ class SimulatedKernel:
         kernel_args = tuple(_argument(self.kernel, arg, write_back) for arg in args)
         fake = self.kernel
         before_launch(fake, kernel_args)
-        engine.launch(
-            _runs(fake),
-            kernel_args,
-            self.grid_dim,
-            self.block_dim,
-            self.dynshared_size,
-            fake._debug,
-        )
+        engine.launch(_runs(fake), kernel_args, self.grid_dim, self.block_dim, self.dynshared_size, fake._debug)
         for copy in write_back:
             copy()
 
 
 class _ForAll:
-    """What `kernel.forall(ntasks)` returns: at least ntasks threads, in whole blocks, like on a GPU."""
+    """The result of `kernel.forall(ntasks)`: at least ntasks threads, in whole blocks, like on a GPU."""
 
     def __init__(self, fake: Any, ntasks: int, tpb: int, stream: Any, sharedmem: int) -> None:
         if ntasks < 0:
-            raise ValueError(f"forall: ntasks is {ntasks}, it must not be negative")
+            raise ValueError(f"forall: ntasks must be at least 0, not {ntasks}")
         self.args = fake, ntasks, tpb or _FORALL_THREADS_PER_BLOCK, stream, sharedmem
 
     def __call__(self, *args: Any) -> None:
@@ -87,10 +80,10 @@ class _ForAll:
 
 
 def jit(func_or_sig: Any = None, device: bool = False, debug: bool | None = None, **options: Any) -> Any:
-    """`cuda.jit` of the simulator: takes all options of the real one.
+    """Take all options of the real `cuda.jit`.
 
-    launch_bounds, extensions, and debug are honored; options for the compiler are ignored; link and boundscheck are refused, as
-    the stock simulator does.
+    launch_bounds, extensions, and debug are honored, and options for the compiler are ignored. Like in the stock simulator, link and
+    boundscheck are rejected.
     """
     if options.pop("boundscheck", None):
         raise NotImplementedError("cuda.jit: bounds checking is not supported for CUDA")
@@ -100,7 +93,7 @@ def jit(func_or_sig: Any = None, device: bool = False, debug: bool | None = None
     launch_bounds = options.pop("launch_bounds", None)
     for name in ("argtypes", "restype", "bind"):
         if options.pop(name, None) is not None:
-            raise TypeError(f"cuda.jit: {name}= is gone; pass the signature as the first argument")
+            raise TypeError(f"cuda.jit: {name}= is not supported any more; pass the signature as the first argument")
     unknown = options.keys() - _COMPILER_OPTIONS
     if unknown:
         raise TypeError(f"cuda.jit: unknown option {', '.join(sorted(unknown))}")
@@ -136,21 +129,21 @@ def install() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumbaDeprecationWarning)
         from numba.cuda import random
-    for function in vars(random).values():  # functions of host and kernels; the stock simulator interprets them on the host
+    for function in vars(random).values():  # Host and kernels have these functions. The stock simulator interprets them on the host.
         if isinstance(function, Dispatcher):
             function.targetoptions.update(nopython=True, forceobj=False, looplift=False)
-    for name in CACHE_HINTS:  # None in the stock simulator, which would win
+    for name in CACHE_HINTS:  # They are None in the stock simulator, so __getattr__() would not be called.
         setattr(numba.cuda, name, getattr(KERNEL_MODULE, name))
     _installed = True
 
 
 def _call(self: Any, *args: Any) -> Any:
     if self._device or engine.current() is not None:
-        # Called as a function: from a kernel (kernels may also call kernels that way) or, if a device function, from the host.
+        # Called like a function: from a kernel (kernels may also call kernels that way) or, if it is a device function, from the host.
         if engine.current() is not None:
             return _runs(self)(*args)
         return self.fn(*args)
-    return SimulatedKernel(self, None, None)(*args)  # raises: there is no configuration
+    return SimulatedKernel(self, None, None)(*args)  # This raises an error, because there is no configuration.
 
 
 def _configure(self: Any, configuration: Any) -> SimulatedKernel:
@@ -174,7 +167,7 @@ def _argument(fake: Any, arg: Any, write_back: list[Callable[[], Any]]) -> Any:
 
 
 def _device_value(arg: Any, write_back: list[Callable[[], Any]]) -> Any:
-    """Host arrays are copied in and, after the launch, out, like on a GPU; device arrays are passed by reference."""
+    """Return a kernel's value. Like on a GPU, host arrays are copied in and, after the launch, out; device arrays are references."""
     if isinstance(arg, np.ndarray) and arg.ndim > 0:
         arg = InOut(arg)
     if isinstance(arg, ArgHint):
@@ -188,7 +181,7 @@ def _device_value(arg: Any, write_back: list[Callable[[], Any]]) -> Any:
 
 
 def _runs(fake: Any) -> Callable[..., Any]:
-    """What a kernel or device function runs."""
+    """Return the function that a kernel or device function runs."""
     run: Callable[..., Any] | None = fake.__dict__.get("_runs")
     if run is None:
         run = of_kernel(fake.fn)

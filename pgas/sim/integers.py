@@ -1,8 +1,8 @@
 """The numbers of kernels: each has the type that Numba's compiler gives it, and operators have Numba's results.
 
-Numba computes integers in 64 bits: of two unsigned ones the result is unsigned, of others signed, and it wraps. Elements and casts may be
-narrower. A literal is an int64 or a float64. Of float32 and an integer the result is float64, or float32 if the integer is an int8, int16
-or uint8.
+Numba computes integers in 64 bits. The result of two unsigned integers is unsigned, that of others is signed, and results wrap. Elements
+and casts may be narrower. A literal is an int64 or a float64. The result of a float32 and an integer is a float64, or a float32 if the
+integer is an int8, int16, or uint8.
 
 NumPy's int64, float32 and float64 follow these rules among each other, so they are the kernel's types. NumPy's other integers and booleans
 do not (int32 + int32 is an int32, uint64 + int64 a float64, True + True is True), so kernels have the classes of this module instead.
@@ -24,7 +24,7 @@ __all__ = [
 
 _SIGN, _MASK = 1 << 63, (1 << 64) - 1
 
-#: The first int64s: to make one takes longer than to look it up.
+#: The first int64s, because making one takes longer than looking it up.
 int64s: list[np.int64] = list(np.arange(1024))
 _KEPT = len(int64s)
 
@@ -40,11 +40,11 @@ class Integer(int):
     """A boolean, or an integer that is not an int64. Operators take any number of a kernel, on either side."""
 
     __slots__ = ()
-    __array_priority__ = 1e6  # NumPy's scalars leave the operator to this class
+    __array_priority__ = 1e6  # So that NumPy's scalars leave the operator to this class.
     bits: int
     signed: bool
     only_copied = False
-    small: bool  # exact in a float32, so that Numba computes with it in float32
+    small: bool  #: whether it is exact in a float32, so that Numba computes with it in float32
     dtype: np.dtype[Any]
     __hash__ = int.__hash__
 
@@ -55,7 +55,7 @@ class Integer(int):
     def __repr__(self) -> str:
         return int.__repr__(self)
 
-    # Numba negates and inverts a narrow integer before it makes 64 bits of it.
+    # Numba negates and inverts a narrow integer before it widens it to 64 bits.
 
     def __neg__(self) -> Any:
         return _result(wrapped(-int(self), self.dtype), self.signed)
@@ -71,7 +71,7 @@ class Integer(int):
 
 
 class boolean(Integer):
-    """A boolean, in operations an int64."""
+    """A boolean, which counts as an int64 in operations."""
 
     __slots__ = ()
     bits, signed, small, dtype = 8, True, True, np.dtype(np.bool_)
@@ -117,7 +117,7 @@ CLASSES = {
 }
 _uint64 = CLASSES[np.uint64]
 
-# Of each exact type of an integer, whether it is signed.
+# By exact type of an integer, whether it is signed.
 _SIGNED: dict[type, bool] = {cls: cls.signed for cls in CLASSES.values()} | dict.fromkeys((boolean, int, np.int64, bool, np.bool_), True)
 _FLOATS = (float, np.floating)
 
@@ -135,14 +135,14 @@ def _result(value: int, signed: bool) -> Any:
 
 
 def _as_float(value: Integer, other: Any, *, power: bool = False) -> Any:
-    """The float that Numba computes with, for an integer together with a float or complex number."""
+    """Return the float with which Numba computes for an integer, if the other operand is a float or complex number."""
     if isinstance(other, np.float32) and (power or value.small):
         return np.float32(value)
     return np.float64(value)
 
 
 def _divided(operation: Callable[[Any, Any], Any]) -> Callable[[int, int, bool], Any]:
-    """An operation that NumPy has right if both are of the result's type: it divides by zero as other kernels do."""
+    """Make an operation whose result in NumPy is right if both operands have the result's type, including division by zero."""
 
     def divide(a: int, b: int, signed: bool) -> Any:
         if signed:
@@ -187,7 +187,7 @@ def _define_arithmetic(name: str, compute: Callable[[int, int, bool], Any]) -> N
 
 
 def _shifted(value: int, signed: bool, amount: int, *, left: bool) -> Any:
-    """Shift by the low 32 bits of amount; as on a GPU, 64 and more shift everything out."""
+    """Shift by the low 32 bits of amount. Like on a GPU, 64 and more shift everything out."""
     amount = min(amount & 0xFFFF_FFFF, 64)
     return _result(value << amount if left else value >> amount, signed)
 
@@ -248,7 +248,7 @@ def _known(cls: type[Integer]) -> Callable[[Any], Any]:
     return lambda value: int.__new__(cls, value)
 
 
-#: From the type of an element of NumPy to the class that stands for it in kernels.
+#: By type of a NumPy element, the class that stands for it in kernels.
 ELEMENTS: dict[type, Any] = CLASSES | COPIED | {np.bool_: boolean}
 
 
@@ -261,7 +261,7 @@ def element(value: Any) -> Any:
 
 
 def typed(value: Any) -> Any:
-    """Return the kernel's value for an argument or a literal: a number of Python or NumPy, or a tuple; others as they are."""
+    """Return the kernel's value for an argument or a literal, if that is a number of Python or NumPy, or a tuple; others unchanged."""
     kind = type(value)
     if kind is int:
         return int64(value) if -_SIGN <= value < _SIGN else int.__new__(_uint64, value) if value <= _MASK else value
@@ -274,9 +274,9 @@ def typed(value: Any) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*[typed(item) for item in value])
     if kind in COPIED:
-        raise only_copied(value.dtype)  # numba-cuda has no arguments and no constants of such types
+        raise only_copied(value.dtype)  # Because numba-cuda has no arguments and no constants of such types.
     if isinstance(value, int) and not isinstance(value, (enum.Enum, Integer)):
-        return int64(int(value))  # of a class with a text of its own, such as a team
+        return int64(int(value))  # int() drops its class, which may have a text of its own, like a team's.
     return element(value)
 
 
@@ -284,7 +284,7 @@ def typed(value: Any) -> Any:
 
 
 class Tagged(int):
-    """A Python integer that remembers the type of the element that it was: device code of pgas computes with Python's integers."""
+    """A Python integer with the type of the element that it was read from, because device code of pgas computes with Python's integers."""
 
     __slots__ = ()
     of: type[Integer]
@@ -294,7 +294,7 @@ class Tagged(int):
 tagged: dict[np.dtype[Any], type[Tagged]] = {
     cls.dtype: type(f"tagged_{cls.__name__}", (Tagged,), {"__slots__": (), "of": cls}) for cls in CLASSES.values()
 }
-#: From the type of a kernel's integer to what makes one of Python.
+#: By type of a kernel's integer, the function that makes a Python integer of it.
 PLAIN: dict[type, Callable[[Any], Any]] = dict.fromkeys((*CLASSES.values(), np.int64), int) | {boolean: bool}
 PLAIN |= {cls: operator.attrgetter("scalar") for cls in COPIED.values()}
 _FROM_DEVICE: dict[type, Callable[[Any], Any]] = dict.fromkeys((bool, np.bool_), boolean) | {int: int64}
@@ -302,7 +302,7 @@ _FROM_DEVICE |= {kind: _known(kind.of) for kind in tagged.values()} | dict.fromk
 
 
 def plain(value: Any) -> Any:
-    """Return the Python integer or boolean for one of a kernel; others as they are."""
+    """Return the Python integer or boolean for a kernel's; other values unchanged."""
     make = PLAIN.get(type(value))
     return value if make is None else make(value)
 

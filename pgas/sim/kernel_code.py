@@ -1,6 +1,6 @@
-"""Functions as kernels run them: literals, globals and builtins have the values that Numba's compiler gives them.
+"""Makes the functions that kernels run: literals, globals, and builtins have the values that Numba's compiler gives them.
 
-Like the compiler, this freezes globals, attributes of modules and free variables at a kernel's first launch.
+Like the compiler, this freezes globals, attributes of modules, and free variables at a kernel's first launch.
 """
 
 import builtins
@@ -41,7 +41,7 @@ def of_kernel(function: FunctionType) -> FunctionType:
 
 
 def lacks_names(run: FunctionType) -> bool:
-    """Whether a function of of_kernel() reads a global that did not exist: the program may define it before the next launch."""
+    """Whether a function of of_kernel() reads a global that did not exist, because the program may define it before the next launch."""
     loaded = (i.argval for code in nested(run.__code__) for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL")
     return any(name not in run.__globals__ and name not in _BUILTINS for name in loaded)
 
@@ -54,7 +54,7 @@ def _names(code: CodeType) -> Iterator[str]:
 def _typed_cell(cell: CellType) -> CellType:
     try:
         found = cell.cell_contents
-    except ValueError:  # not assigned yet
+    except ValueError:  # It is not assigned yet.
         return cell
     value = value_of(found)
     return cell if value is found else CellType(value)
@@ -67,7 +67,7 @@ def _typed_code(code: CodeType) -> CodeType:
     constants = [_typed_code(c) if isinstance(c, CodeType) else typed(c) for c in code.co_consts]
     instructions = bytearray(code.co_code)
     for at, exponent in _exponents(code):
-        # A literal exponent stays a Python integer: a float32 to its power is a float32, but NumPy's result for an int64 is a float64.
+        # A literal exponent stays a Python integer, because a float32 to its power is a float32, but to an int64 NumPy's is a float64.
         if len(constants) < 256:
             instructions[at + 1] = len(constants)
             constants.append(exponent)
@@ -119,24 +119,20 @@ def value_of(value: Any) -> Any:
             return STAND_INS[value.__name__]
         if value.__name__.partition(".")[0] == "pgas":
             return value
-        return _Module(value)  # one for each kernel: the next one may find other values
+        return _Module(value)  # One for each kernel, because the next kernel may find other values.
     if isinstance(value, type):
         return _casting(value)
     if isinstance(value, (core_types.Integer, cuda_types.Integer)):
         return _casting(np.dtype(value.name).type)
     if isinstance(value, BuiltinFunctionType):
-        return (
-            _of_math(value)
-            if value.__module__ == "math"
-            else _BUILTINS.get(value.__name__, value)
-            if value in (min, max, len, round)
-            else value
-        )
+        if value.__module__ == "math":
+            return _of_math(value)
+        return _BUILTINS[value.__name__] if value in (min, max, len, round) else value
     if isinstance(value, FunctionType) and not value.__module__.startswith("pgas.api."):
         return _outside(value)
-    if isinstance(value, Dispatcher) and value.__module__.startswith("pgas.transports."):  # the engine of the software NIC stays compiled
+    if isinstance(value, Dispatcher) and value.__module__.startswith("pgas.transports."):  # The software NIC's engine stays compiled.
         return _outside(value)
-    if isinstance(value, Dispatcher):  # compiled for the CPU, in kernels a device function
+    if isinstance(value, Dispatcher):  # It is compiled for the CPU; in kernels, it is a device function.
         return _functions.setdefault(value, of_kernel(value.py_func))
     if type(value) is np.ndarray:
         return value.view(LocalArray)
@@ -144,7 +140,7 @@ def value_of(value: Any) -> Any:
 
 
 def _outside(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is not a kernel's, such as device code of pgas: it has Python's integers."""
+    """Wrap a function that is not a kernel's, such as device code of pgas, because that computes with Python's integers."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return from_device(function(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()}))
@@ -154,7 +150,7 @@ def _outside(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _casting(kind: type) -> Any:
     if issubclass(kind, np.integer) and kind not in _CASTS and kind not in (np.integer, np.signedinteger, np.unsignedinteger):
-        kind = np.dtype(np.dtype(kind).str).type  # longlong
+        kind = np.dtype(np.dtype(kind).str).type  # For longlong.
     return _CASTS.get(kind, kind)
 
 
@@ -174,7 +170,7 @@ def _of_math(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Range:
-    """A range of numbers of one type, which a kernel may go through several times."""
+    """A range of numbers of one type, over which a kernel may iterate several times."""
 
     def __init__(self, numbers: range, make: Callable[[int], Any]) -> None:
         self._numbers, self._make = numbers, make
@@ -213,10 +209,6 @@ def _print(*values: Any, **kwargs: Any) -> None:
     print(*[typed(value) for value in values], **kwargs)
 
 
-def _len(of: Any) -> Any:
-    return int64(len(of))
-
-
 def _round(number: Any, ndigits: int | None = None) -> Any:
     return int64(round(number)) if ndigits is None else round(number, ndigits)
 
@@ -238,7 +230,7 @@ def _extreme(of: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Type(type):
-    """Of stand-ins for types, which a kernel calls or gives to isinstance()."""
+    """Class of stand-ins for types, which a kernel calls or passes to isinstance()."""
 
     make: Callable[..., Any]
     of: tuple[type, ...]
@@ -255,7 +247,7 @@ _BUILTINS = dict(builtins.__dict__) | {
     "int": _Type("int", (), {"make": staticmethod(_int), "of": (int, np.integer)}),
     "float": _Type("float", (), {"make": staticmethod(_float), "of": (float, np.floating)}),
     "bool": _Type("bool", (), {"make": staticmethod(boolean), "of": (boolean, bool, np.bool_)}),
-    "len": _len,
+    "len": lambda of: int64(len(of)),
     "print": _print,
     "round": _round,
     "min": _extreme(min),

@@ -68,7 +68,7 @@ atomic_xor = _update(atomics.atomic_xor_u32, atomics.atomic_xor_u64)
 
 
 def atomic_compare_swap(addr: int, expected: int, value: int, nbytes: int) -> int:
-    """Store value if expected is there; return what was there, which equals expected if it was stored."""
+    """Store value if expected is there. Return the old value, which equals expected if value was stored."""
     activity.stores += 1
     if nbytes == 8:
         return atomics.atomic_compare_swap_u64(addr, int(expected) & _M64, int(value) & _M64)
@@ -90,19 +90,19 @@ def atomic_add_f64(addr: int, value: float) -> float:
 
 
 def fence(scope: str = "sys") -> None:
-    """Order this thread's earlier accesses before its later ones. The scope ("block", "gpu", "sys") matters to `pgas.sim.weak` only."""
+    """Order this thread's earlier accesses before its later ones. The scope ("block", "gpu", "sys") matters only to `pgas.sim.weak`."""
     atomics.fence_seq_cst()
 
 
 def read_sources() -> None:
-    """Have every copy of this thread read its source; here all have. It matters to `pgas.sim.weak` only."""
+    """Make every copy of this thread read its source. Here, all copies already have; it matters only to `pgas.sim.weak`."""
 
 
 def copy_strided(dst: int, src: int, first: int, end: int, step: int, width: int, deferred: bool = False) -> None:
-    """For i in range(first, end, step), copy `width` bytes at byte offset i * width: one thread's share of a copy.
+    """For i in range(first, end, step), copy `width` bytes at byte offset i * width: one thread's part of a copy.
 
-    width is 1, 2, 4, 8 or 16, step is positive. Elements are single accesses where both addresses are aligned to them; 16 bytes are
-    two. deferred says that all of it may happen later, up to the fence (a non-blocking put or get); here it is always done now.
+    width is 1, 2, 4, 8, or 16; step is positive. Elements are single accesses if both addresses are aligned to them; 16 bytes are
+    two. deferred: whether it may happen later, up to the fence (a non-blocking put or get); here, it always happens immediately.
     """
     activity.stores += 1
     if end > first:

@@ -1,6 +1,6 @@
-"""The source of kernels with two operators exchanged that NumPy's own numbers have otherwise than Numba.
+"""Rewrites two operators in the source of kernels, because those of NumPy's own numbers differ from Numba's.
 
-A comparison makes a boolean of NumPy, and the sum of two of them is a boolean; the power of a float32 and an int64 is a float64. Functions
+In NumPy, a comparison makes a boolean, and the sum of two of them is a boolean; the power of a float32 and an int64 is a float64. Functions
 without a source, such as those of exec(), keep NumPy's operators.
 """
 
@@ -40,7 +40,7 @@ def _of_file(name: str) -> dict[CodeType, CodeType]:
     source = "".join(linecache.getlines(name))
     try:
         tree = ast.parse(source)
-    except SyntaxError:  # the file has changed, or is none
+    except SyntaxError:  # The file has changed, or there is none.
         return {}
     given = nested(compile(tree, name, "exec", dont_inherit=True))
     return dict(zip(given, nested(compile(_Rewriter().visit(tree), name, "exec", dont_inherit=True)), strict=True))

@@ -9,13 +9,13 @@ __all__ = ["WaitsFor", "describe"]
 
 _MAX_LINES = 8
 
-#: What a thread waits for. Text, or a function that returns it: in a spin loop. (operation, mask or None): in a barrier or warp operation.
-#: None: it works.
+#: The goal of a wait. In a spin loop: a text, or a function that returns it. In a barrier or warp operation: (operation, mask or None).
+#: None: the thread is not waiting.
 WaitsFor = str | Callable[[], str] | tuple[str, int | None] | None
 
 
 class ReportedLaunch(Protocol):
-    """What a report reads of scheduler.Launch."""
+    """The part of scheduler.Launch that a report reads."""
 
     grid: tuple[int, int, int]
     nblocks: int
@@ -28,7 +28,7 @@ class ReportedLaunch(Protocol):
 
 
 class ReportedBlock(Protocol):
-    """What a report reads of scheduler.Block."""
+    """The part of scheduler.Block that a report reads."""
 
     alive: int
     lanes: list[int]
@@ -43,7 +43,7 @@ class ReportedBlock(Protocol):
 
 
 def describe(launch: ReportedLaunch) -> str:
-    """Count and name the threads by what they wait for; blocks that look the same share one line."""
+    """Count and name the threads by what they wait for. Blocks with the same description share one line."""
     alike: dict[str, list[int]] = {}
     for linear, block in launch.blocks.items():
         alike.setdefault(_block(block), []).append(linear)

@@ -1,8 +1,8 @@
 """How the threads of a kernel take turns: threads, blocks, the queue of runnable threads, and idle rounds.
 
-A thread that waits switches to the next runnable one. The *hub*, the greenlet that launched the kernel,
-starts new threads (a greenlet's C stack begins where it is started, so starting them from each other would nest without bound), idles
-when all runnable threads are spinning, reports deadlocks, and ends the launch.
+A thread that waits switches to the next runnable one. The *hub* is the greenlet that launched the kernel. It idles when all runnable
+threads are spinning, reports deadlocks, and ends the launch. It also starts new threads, because a greenlet's C stack begins where it is
+started, so that threads that started each other would nest without bound.
 """
 
 import os
@@ -30,14 +30,14 @@ _YIELD_ROUNDS = 200
 _MAX_SLEEP_S = 50e-6
 # A round in which a thread was preempted at work is not idle. Idle hooks run in one of this many such rounds.
 _BUSY_ROUNDS_PER_HOOK = 16
-# Idle greenlets that are kept: a new one costs 20 us, an idle one 20 KB.
+# Maximum number of idle greenlets to keep: a new one takes 20 us, an idle one 20 KB.
 _MAX_IDLE_WORKERS = 1024
 
 Index = tuple[int, int, int]
 
 
 class ScheduleObserver(Protocol):
-    """Events of the schedule that a memory model is told (see `pgas.sim.weak`)."""
+    """Events of the schedule that a memory model receives (see `pgas.sim.weak`)."""
 
     def threads_synced(self, threads: Iterable["SimThread"]) -> None:
         """These threads of one block met in a barrier or a warp operation."""
@@ -46,21 +46,21 @@ class ScheduleObserver(Protocol):
         """All threads of the grid met."""
 
     def step(self) -> None:
-        """A thread yields. What is raised here ends the launch."""
+        """A thread yields. An exception raised here ends the launch."""
 
     def launch_ended(self, failed: bool) -> None:
         """The kernel is over; failed: by an error or an interrupt."""
 
 
 class SimThread:
-    """One CUDA thread. `linear` is its index in the block with x fastest, like in hardware."""
+    """One CUDA thread. `linear` is its index in the block, in which x varies fastest, like in hardware."""
 
     __slots__ = ("block", "linear", "waiting_for", "worker")
 
     def __init__(self, block: "Block", linear: int) -> None:
         self.block = block
         self.linear = linear
-        self.waiting_for: WaitsFor = None  # why it is not running, for reports; stale while it runs
+        self.waiting_for: WaitsFor = None  #: why it is not running, for reports; stale while it runs
         self.worker: Worker | None = None
 
     @property
@@ -85,17 +85,17 @@ class Rendezvous:
     def __init__(self) -> None:
         self.workers: list[Worker] = []
         self.values: dict[int, Any] = {}
-        self.calls: dict[str, int] = {}  # operation that begins with a barrier -> number of threads that came for it
+        self.calls: dict[str, int] = {}  #: by operation that begins with a barrier, number of threads that came for it
 
 
 class Gathering:
-    """Lanes of a warp that arrived at one place."""
+    """Lanes of a warp that arrived at one place in the program."""
 
     __slots__ = ("closed", "keys", "mask")
 
     def __init__(self) -> None:
         self.mask = 0
-        self.keys: dict[int, Any] = {}  # by lane
+        self.keys: dict[int, Any] = {}  #: key of each lane
         self.closed = False
 
 
@@ -108,31 +108,31 @@ class Block:
         self.launch = launch_
         self.linear = linear
         self.index = index
-        self.alive = launch_.nthreads  # threads that have not returned; those not started yet count
-        self.threads: dict[int, SimThread] = {}  # started and not returned
+        self.alive = launch_.nthreads  #: number of threads that have not returned, including those that have not started
+        self.threads: dict[int, SimThread] = {}  #: threads that have started and not returned
         self.barrier = Rendezvous()
         self.grid_waiters: list[Worker] = []
-        self.lanes = launch_.lanes[:]  # per warp, the mask of lanes that have not returned
-        self.warps: dict[int, dict[tuple[str, int], Rendezvous]] = {}  # per warp: (operation, mask) -> lanes waiting
-        self.gatherings: dict[tuple[Any, ...], Gathering] = {}  # per warp and place in the program: the one that is open
-        self.shared: dict[Any, Any] = {}  # owned by pgas.sim.cuda_module
+        self.lanes = launch_.lanes[:]  #: by warp, the mask of lanes that have not returned
+        self.warps: dict[int, dict[tuple[str, int], Rendezvous]] = {}  #: by warp, then by operation and mask, the waiting lanes
+        self.gatherings: dict[tuple[Any, ...], Gathering] = {}  #: by warp and place in the program, the one that is open
+        self.shared: dict[Any, Any] = {}  #: shared memory, which belongs to pgas.sim.cuda_module
 
     def release_barrier(self) -> None:
-        """All threads have come: make them runnable."""
+        """Make all threads runnable, because all have come."""
         met, self.barrier = self.barrier, Rendezvous()
         self.launch.release(met.workers)
         if self.launch.observer is not None:
             self.launch.observer.threads_synced([w.thread for w in met.workers])
 
     def release_warp(self, warp: int, key: tuple[str, int]) -> None:
-        """All lanes of a warp operation have come: make them runnable."""
+        """Make the lanes of a warp operation runnable, because all have come."""
         met = self.warps[warp].pop(key)
         self.launch.release(met.workers)
         if self.launch.observer is not None:
             self.launch.observer.threads_synced([w.thread for w in met.workers])
 
     def exited(self, thread: SimThread) -> None:
-        """Account for a thread that returned. As on hardware, barriers no longer wait for it."""
+        """Account for a thread that returned. Like on hardware, barriers no longer wait for it."""
         del self.threads[thread.linear]
         self.alive -= 1
         warp, lane = divmod(thread.linear, WARP_SIZE)
@@ -181,14 +181,7 @@ class Launch:
     """One kernel while it runs: its threads and the queue of those that can run."""
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], grid: Index, block: Index, dynshared: int, debug: bool) -> None:
-        self.fn, self.args, self.grid, self.block_dim, self.dynshared, self.debug = (
-            fn,
-            args,
-            grid,
-            block,
-            dynshared,
-            debug,
-        )
+        self.fn, self.args, self.grid, self.block_dim, self.dynshared, self.debug = fn, args, grid, block, dynshared, debug
         self.hub = getcurrent()
         self.name = getattr(fn, "__name__", repr(fn))
         self.observer: ScheduleObserver | None = None
@@ -198,21 +191,21 @@ class Launch:
         self.thread_indices: list[Index] = list(_indices(block))
         full, rest = divmod(self.nthreads, WARP_SIZE)
         self.lanes = [FULL_MASK] * full + ([(1 << rest) - 1] if rest else [])
-        self.blocks: dict[int, Block] = {}  # those that have a thread left
+        self.blocks: dict[int, Block] = {}  #: blocks that have a thread left
         self.unborn = self._births()
         self.unborn_left = self.nblocks * self.nthreads
-        self.due = 0  # number of them to start before any other thread runs
+        self.due = 0  #: number of unborn threads to start before any other thread runs
         self.ready: deque[Worker] = deque()
-        self.grid_blocks: list[Block] = []  # blocks whose threads have all reached the grid barrier
+        self.grid_blocks: list[Block] = []  #: blocks whose threads have all reached the grid barrier
         self.failure: tuple[SimThread, BaseException] | None = None
         self.stopping = False
-        self.spins = 0  # yields since a thread last made progress
-        self.busy = False  # a thread was preempted at work since the last idle round
+        self.spins = 0  #: number of yields since a thread last made progress
+        self.busy = False  #: whether a thread was preempted at work since the last idle round
         self.idle_rounds = 0
-        self.idle_since = 0.0  # time of the first of them
+        self.idle_since = 0.0  #: time of the first idle round
         self.busy_rounds = 0
         self.stores = activity.stores
-        self.inside: dict[int, SimThread] = {}  # by address of the channel, the thread in a collective, where only one may be at a time
+        self.inside: dict[int, SimThread] = {}  #: by address of a channel, the thread in a collective on it; only one may be at a time
 
     def _births(self) -> Iterator[SimThread]:
         for linear, index in enumerate(_indices(self.grid)):
@@ -273,7 +266,7 @@ class Launch:
     def block_reached_grid_barrier(self, block: Block) -> None:
         """All threads of the block wait in the grid barrier; if it is the last block, make all blocks runnable."""
         self.grid_blocks.append(block)
-        if len(self.grid_blocks) < self.nblocks:  # a block that has returned never comes: the others wait forever, like on hardware
+        if len(self.grid_blocks) < self.nblocks:  # A block that has returned never comes, so the others wait forever, like on hardware.
             return
         met, self.grid_blocks = self.grid_blocks, []
         for each in met:
@@ -286,7 +279,7 @@ class Launch:
         """Start threads that have not started, on one more greenlet."""
         worker = self.idle_workers.pop() if self.idle_workers else Worker()
         if worker.parent is not self.hub:
-            worker.parent = self.hub  # where exceptions go
+            worker.parent = self.hub  # Because a greenlet's exceptions go to its parent.
         worker.launch = self
         worker.switch()
 
@@ -312,7 +305,7 @@ class Launch:
         try:
             raise _located(error, thread)
         finally:
-            del thread, error  # the traceback holds this frame: break the cycle
+            del thread, error  # Otherwise, there would be a cycle, because the traceback holds this frame.
 
     def idle(self) -> None:
         """Every runnable thread has had its turn and yielded again: run the idle hooks, then yield the core or sleep."""
@@ -359,10 +352,10 @@ def _indices(dim: Index) -> Iterator[Index]:
 
 
 def _located(error: BaseException, thread: SimThread) -> BaseException:
-    """Name the thread in the text of its exception, unless it is there; the object, its attributes and traceback stay."""
+    """Name the thread in the text of its exception, unless the text does. The object stays the same, with its attributes and traceback."""
     if not isinstance(error, Exception):
-        return error  # KeyboardInterrupt, SystemExit: not the thread's own
-    if isinstance(error, PgasError) and str(error).startswith("PE "):  # a record names PE, block and thread
+        return error  # A KeyboardInterrupt or SystemExit is not the thread's own.
+    if isinstance(error, PgasError) and str(error).startswith("PE "):  # The message of a record names PE, block, and thread.
         return error
     where = f"tid={list(thread.thread_index)} ctaid={list(thread.block.index)}"
     args = error.args
@@ -371,8 +364,8 @@ def _located(error: BaseException, thread: SimThread) -> BaseException:
         error.args = (f"{where}: {text}" if text else where,)
         if where in str(error):
             return error
-        error.args = args  # its class makes its own text
-    except Exception:  # a class that cannot be printed must not hide the error itself
+        error.args = args  # Because its class makes its own text.
+    except Exception:  # A class that cannot be printed must not hide the error itself.
         error.args = args
     error.add_note(where)
     return error

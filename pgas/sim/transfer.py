@@ -1,8 +1,7 @@
-"""Kernels of the simulator in another process, whose numba-cuda compiles them for GPUs.
+"""Pickles kernels of the simulator for another process, whose numba-cuda compiles them for GPUs.
 
-Numba decides between simulator and GPU once for a process, so a process of the simulator sends a kernel as bytes. cloudpickle writes the
-code of functions and the globals that they use; the reducers here put the GPU's objects (native/transferred.py) in the place of the
-simulator's.
+Numba decides between simulator and GPU once per process, so a process of the simulator sends a kernel as bytes. cloudpickle writes the
+code of functions and the globals that they use; the reducers here replace the simulator's objects by the GPU's (native/transferred.py).
 """
 
 import importlib
@@ -44,7 +43,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc, no-any-unimporte
             return importlib.import_module, ("numba.cuda",)
         if (name := _name_in_cuda(obj)) is not None:
             return transferred.attribute, ("numba.cuda", name)
-        if isinstance(obj, int) and kind.__module__ == "pgas.api.team":  # in kernels a team is its number
+        if isinstance(obj, int) and kind.__module__ == "pgas.api.team":  # In kernels, a team is its number.
             return int, (int(obj),)
         if is_array(obj) and not isinstance(obj, np.ndarray):
             array = ndarray_of(obj)
@@ -54,7 +53,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc, no-any-unimporte
         if given is NotImplemented and not by_name and kind not in self.dispatch_table:
             try:
                 obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-            except TypeError:  # such as a lock or a file
+            except TypeError:  # It cannot be pickled, like a lock or a file.
                 return transferred.instance, (kind.__module__, kind.__qualname__)
         return given
 

@@ -1,7 +1,7 @@
-"""Turns of the host's threads: one of them runs a kernel, the others wait in the order of their calls.
+"""Turns of the host's threads: one of them runs a kernel, and the others wait in the order of their calls.
 
-A thread that waits ends with an error if the kernel that runs only waits, for PGAS_TIMEOUT and a grace period: what the kernel waits for
-may be the call of the waiting thread.
+A waiting thread ends with an error if the running kernel itself only waits for PGAS_TIMEOUT and a grace period, because the kernel may be
+waiting for the call of that thread.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ from pgas.base.waits import say
 
 __all__ = ["Turns"]
 
-#: Seconds between two looks at the kernel that runs.
+#: Seconds between two checks of the running kernel.
 _POLL_S = 0.02
 
-#: Seconds beyond PGAS_TIMEOUT. A wait in the kernel that has a deadline ends first, with a report that says more.
+#: Seconds beyond PGAS_TIMEOUT, so that a wait in the kernel that has a deadline ends first, with a more detailed report.
 _GRACE_S = 5.0
 
 
@@ -36,14 +36,14 @@ class Turns:
     """The queue of calls; the first one has the turn.
 
     Args:
-        idle_s: returns for how many seconds all threads of the running kernel have only waited.
-        report: describes the running kernel's threads.
+        idle_s: function that returns for how many seconds all threads of the running kernel have only waited.
+        report: function that describes the running kernel's threads.
     """
 
     def __init__(self, idle_s: Callable[[], float], report: Callable[[], str]) -> None:
         self._idle_s, self._report = idle_s, report
         self._queue: deque[_Turn] = deque()
-        os.register_at_fork(after_in_child=self._queue.clear)  # the threads that waited are the parent's
+        os.register_at_fork(after_in_child=self._queue.clear)  # Because the waiting threads are the parent's.
 
     def waiting(self) -> list[str]:
         """Describe the calls that wait for the turn."""
@@ -55,7 +55,7 @@ class Turns:
 
         Args:
             what: the call, for messages.
-            interrupt: called now and then; ends the wait by an exception.
+            interrupt: function called during the wait; it may end the wait by an exception.
 
         Raises:
             DeadlockError: if the kernel that runs has only waited for PGAS_TIMEOUT and a grace period.
@@ -67,7 +67,7 @@ class Turns:
                 self._wait(turn, interrupt)
             yield
         finally:
-            with contextlib.suppress(ValueError, IndexError):  # in a forked child the queue is empty
+            with contextlib.suppress(ValueError, IndexError):  # In a forked child, the queue is empty.
                 self._queue.remove(turn)
                 self._queue[0].came.set()
 

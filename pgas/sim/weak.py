@@ -1,30 +1,30 @@
 """Weak mode: a memory that performs remote stores late and out of order, like a link may, so that missing fences show on x86.
 
-A store of a kernel thread to another PE's slot, or to the NIC's queues in its own, becomes *pending*. Pending stores are performed, in an
-order drawn from the seed:
+A store of a kernel thread to another PE's slot, or to the NIC's queues in its own slot, becomes *pending*. Pending stores are performed in
+an order drawn from the seed:
 
-| what | performs |
+| event | stores that it performs |
 |---|---|
 | `fence("sys")`, `store_release` | stores of the caller, and stores that are published to it |
-| a load, atomic or copy from a remote address | of these, the stores to that address |
-| a new store to the same bytes | the stores it would overtake: stores to one location stay in order |
-| scheduler steps | now and then a few, so that all stores are performed in the end |
+| a load, atomic, or copy from a remote address | of these, the stores to that address |
+| a new store to the same bytes | the stores that it would overtake, because stores to one location stay in order |
+| scheduler steps | a few from time to time, so that all stores are performed in the end |
 | the end of the kernel | all stores |
 
-*Published* is the model's conservative notion of "happens before": a barrier or warp operation publishes the pending stores of its
-threads to their block, `fence("block")` those of the caller; `fence("gpu")` and a grid barrier publish to the grid. So a thread that fences
-after syncthreads performs the stores of the whole block. Atomics are performed immediately and order nothing.
+*Published* is the model's conservative notion of "happens before". A barrier or warp operation publishes the pending stores of its threads
+to their block, and `fence("block")` those of the caller. `fence("gpu")` and a grid barrier publish to the grid. Therefore, a thread that
+fences after syncthreads performs the stores of the whole block. Atomics are performed immediately and order nothing.
 
-A copy is cut into pieces that are performed separately. A blocking copy takes its source's bytes at the call; a deferred one reads each
-piece when it is performed, or at ``read_sources`` (flush), and is delayed also if it goes from a remote address to a local one (get_nbi).
+A copy is cut into pieces that are performed separately. A blocking copy takes its source's bytes at the call. A deferred copy reads each
+piece when it is performed, or at ``read_sources`` (flush). It is also delayed if it goes from a remote address to a local one (get_nbi).
 
-Loads may be *early*: atomics and loads do not keep the loads behind them in place. Before an atomic on, or a load of, a remote element,
+Loads may be *early*, because atomics and loads do not order the loads after them. Before an atomic on, or a load of, a remote element,
 other remote elements that the thread has loaded before are loaded again. The next load of such an element may return this value, unless
-the thread stores to it, fences, acquires, or meets others in a barrier in between. So a lock that was taken without a fence shows what was
-there before.
+the thread stores to it, fences, acquires, or meets others in a barrier in between. Therefore, if a lock is taken without a fence, loads may
+return values from before.
 
-Weak mode finds programs that are wrong on a GPU; correct ones run as before. It misses: races between unordered stores to the same
-bytes, other early loads, missing gpu-scope fences between threads of one PE, loads and stores through plain array indexing.
+Weak mode finds programs that are wrong on a GPU; it does not change the results of correct ones. It misses races between unordered stores
+to the same bytes, other early loads, missing gpu-scope fences between threads of one PE, and loads and stores through array indexing.
 """
 
 import ctypes
@@ -40,15 +40,15 @@ from pgas.sim.scheduler import SimThread
 
 __all__ = ["WINDOW", "WeakMemory"]
 
-#: Where the slots of all PEs lie. Other memory is private, and stores to it are not delayed.
+#: Address range of the slots of all PEs. Other memory is private, and stores to it are not delayed.
 WINDOW = (0x6000_0000_0000, 0x7C00_0000_0000)
 
-# Chances that a scheduler step performs something; one of them is drawn for every kernel.
+# Probabilities that a scheduler step performs something. One of them is drawn for every kernel.
 _DRAIN_CHANCES = (1 / 4, 1 / 16, 1 / 64)
 # Holding more pending pieces than a real write queue would only slow the model down without finding more errors.
 _MAX_PENDING = 512
 _MAX_PIECES = 5
-# Remote elements of a thread that may be loaded early: those that it has loaded last.
+# Number of remote elements of a thread that may be loaded early: those that it has loaded last.
 _MAX_EARLY = 16
 _PAGE = 4096
 
@@ -64,17 +64,17 @@ class _Piece:
         self.owner, self.lo, self.stride, self.count, self.width = owner, lo, stride, count, width
         self.hi = lo + (count - 1) * stride + width
         self.published = _OWN
-        self.source: Any = None  # an address, or the bytes themselves, packed
+        self.source: Any = None  #: an address, or the bytes themselves, packed
         self.source_stride = width
-        self.value = 0  # without a source
+        self.value = 0  #: value to store if there is no source
 
     def overlaps(self, lo: int, hi: int, stride: int, width: int) -> bool:
-        """Tell whether elements of `width` bytes, `stride` apart in [lo, hi), touch this piece; True if it is not certain."""
+        """Whether elements of `width` bytes, `stride` apart in [lo, hi), touch this piece; True if it is not certain."""
         if self.lo >= hi or lo >= self.hi:
             return False
         if self.stride != stride or stride <= width or self.count == 1:
             return True
-        distance = (lo - self.lo) % stride  # threads of one cooperative copy: interleaved, not overlapping
+        distance = (lo - self.lo) % stride  # The parts of the threads in one cooperative copy are interleaved, but do not overlap.
         return distance < self.width or stride - distance < width
 
     def take(self) -> None:
@@ -103,13 +103,23 @@ class _Piece:
         )
 
 
+def _atomic(operation: Callable[..., Any], nbytes: int = 0) -> Callable[..., Any]:
+    """Make the method for an atomic of `memory`. nbytes: width of the operand. Default: the last argument."""
+
+    def atomic(self: "WeakMemory", addr: int, *args: Any) -> Any:
+        self._before_atomic(addr, nbytes or args[-1])
+        return operation(addr, *args)
+
+    return atomic
+
+
 class WeakMemory:
-    """The functions of `pgas.sim.memory` with remote stores delayed. Hand it to `pgas.sim.set_memory_model`.
+    """The functions of `pgas.sim.memory` with delayed remote stores. Pass it to `pgas.sim.set_memory_model`.
 
     Args:
-        seed: of all choices; the same seed and program repeat them, unless other processes change the order.
-        own_lo, own_hi: the part of this PE's slot that no other PE reads; stores to it are performed immediately.
-        window: the slots of all PEs; stores outside are private, and performed immediately.
+        seed: seed of all choices. The same seed and program repeat them, unless other processes change the order.
+        own_lo, own_hi: bounds of the part of this PE's slot that no other PE reads; stores to it are performed immediately.
+        window: bounds of the slots of all PEs; stores elsewhere are private, and performed immediately.
     """
 
     def __init__(self, seed: int, own_lo: int, own_hi: int, window: tuple[int, int] = WINDOW) -> None:
@@ -118,10 +128,10 @@ class WeakMemory:
         self._random = random.Random(seed)
         self._pending: list[_Piece] = []
         self._chance = self._random.choice(_DRAIN_CHANCES)
-        self._loaded: dict[SimThread, dict[tuple[int, int], None]] = {}  # by thread, (address, size) of remote elements
-        self._early: dict[SimThread, dict[tuple[int, int], int]] = {}  # their values before an atomic
+        self._loaded: dict[SimThread, dict[tuple[int, int], None]] = {}  #: by thread, address and size of remote elements
+        self._early: dict[SimThread, dict[tuple[int, int], int]] = {}  #: the values of these before an atomic
 
-    # Loads, stores, atomics: signatures of `memory`
+    # Loads, stores, and atomics, with the signatures of `memory`
 
     def load(self, addr: int, nbytes: int) -> int:
         self._settle(addr, nbytes)
@@ -156,53 +166,17 @@ class WeakMemory:
         self.fence("sys")
         memory.store_release(addr, value, nbytes)
 
-    def atomic_add(self, addr: int, value: int, nbytes: int) -> int:
-        self._before_atomic(addr, nbytes)
-        return memory.atomic_add(addr, value, nbytes)
-
-    def atomic_exchange(self, addr: int, value: int, nbytes: int) -> int:
-        self._before_atomic(addr, nbytes)
-        return memory.atomic_exchange(addr, value, nbytes)
-
-    def atomic_and(self, addr: int, value: int, nbytes: int) -> int:
-        self._before_atomic(addr, nbytes)
-        return memory.atomic_and(addr, value, nbytes)
-
-    def atomic_or(self, addr: int, value: int, nbytes: int) -> int:
-        self._before_atomic(addr, nbytes)
-        return memory.atomic_or(addr, value, nbytes)
-
-    def atomic_xor(self, addr: int, value: int, nbytes: int) -> int:
-        self._before_atomic(addr, nbytes)
-        return memory.atomic_xor(addr, value, nbytes)
-
-    def atomic_compare_swap(self, addr: int, expected: int, value: int, nbytes: int) -> int:
-        self._before_atomic(addr, nbytes)
-        return memory.atomic_compare_swap(addr, expected, value, nbytes)
-
-    def atomic_add_f32(self, addr: int, value: float) -> float:
-        self._before_atomic(addr, 4)
-        return memory.atomic_add_f32(addr, value)
-
-    def atomic_add_f64(self, addr: int, value: float) -> float:
-        self._before_atomic(addr, 8)
-        return memory.atomic_add_f64(addr, value)
+    atomic_add, atomic_exchange = _atomic(memory.atomic_add), _atomic(memory.atomic_exchange)
+    atomic_and, atomic_or, atomic_xor = _atomic(memory.atomic_and), _atomic(memory.atomic_or), _atomic(memory.atomic_xor)
+    atomic_compare_swap = _atomic(memory.atomic_compare_swap)
+    atomic_add_f32, atomic_add_f64 = _atomic(memory.atomic_add_f32, 4), _atomic(memory.atomic_add_f64, 8)
 
     def copy_strided(self, dst: int, src: int, first: int, end: int, step: int, width: int, deferred: bool = False) -> None:
         dst, src, first, end, step, width = int(dst), int(src), int(first), int(end), int(step), int(width)
         offset, stride = first * width, step * width
         self.copy_elements(dst + offset, stride, src + offset, stride, len(range(first, end, step)), width, deferred)
 
-    def copy_elements(
-        self,
-        dst: int,
-        dst_stride: int,
-        src: int,
-        src_stride: int,
-        count: int,
-        width: int,
-        deferred: bool = False,
-    ) -> None:
+    def copy_elements(self, dst: int, dst_stride: int, src: int, src_stride: int, count: int, width: int, deferred: bool = False) -> None:
         if count <= 0:
             return
         if dst_stride < 0:
@@ -213,7 +187,7 @@ class WeakMemory:
         if thread is None or not deferred:
             self._settle(min(src, src + extent), abs(extent) + width)
             self._forget(engine.current(), min(src, src + extent), max(src, src + extent) + width)
-        if thread is not None and dst_stride < width:  # elements overwrite each other: no delay
+        if thread is not None and dst_stride < width:  # No delay, because elements overwrite each other.
             self._perform_if(lambda p: p.overlaps(dst, dst + (count - 1) * dst_stride + width, dst_stride, width))
             self._forget(thread, dst, dst + (count - 1) * dst_stride + width)
             thread = None
@@ -225,8 +199,7 @@ class WeakMemory:
             source = (ctypes.c_char * (count * width))()
             memory.copy_elements(ctypes.addressof(source), width, src, src_stride, count, width)
         pieces = []
-        cuts = self._cuts(count)
-        for a, b in pairwise(cuts):
+        for a, b in pairwise(self._cuts(count)):
             piece = _Piece(thread, dst + a * dst_stride, dst_stride, b - a, width)
             if deferred:
                 piece.source, piece.source_stride = src + a * src_stride, src_stride
@@ -236,7 +209,7 @@ class WeakMemory:
         self._enqueue(pieces)
 
     def fence(self, scope: str = "sys") -> None:
-        """Perform ("sys") or publish ("gpu", "block") what the caller stored and what is published to it."""
+        """Perform ("sys") or publish ("gpu", "block") the caller's stores, and those published to it."""
         thread = engine.current()
         self._acquire(thread)
         if thread is None:
@@ -251,7 +224,7 @@ class WeakMemory:
                     piece.published = level
 
     def read_sources(self) -> None:
-        """Let the puts that happen before this call read their sources; none has to arrive."""
+        """Make the puts that happen before this call read their sources; none needs to arrive."""
         thread = engine.current()
         for piece in self._pending:
             if isinstance(piece.source, int) and self._is_remote(piece.lo) and thread is not None and _before(piece, thread):
@@ -285,7 +258,7 @@ class WeakMemory:
         try:
             self._drain(len(self._pending))
         except PgasError:
-            if not failed:  # the kernel's own error says more
+            if not failed:  # Otherwise, the kernel's own error says more.
                 raise
 
     # Pending pieces never overlap each other, so any order of performing them is legal.
@@ -302,40 +275,40 @@ class WeakMemory:
             self._drain(_MAX_PENDING // 4)
 
     def _settle(self, lo: int, nbytes: int) -> None:
-        """Before an access to [lo, lo + nbytes): perform the stores to it that the calling thread must see."""
+        """Before an access to [lo, lo + nbytes), perform the stores to it that the calling thread must observe."""
         if self._pending and self._is_remote(lo):
             thread = engine.current()
             if thread is not None:
                 self._perform_if(lambda p: p.overlaps(lo, lo + nbytes, nbytes, nbytes) and _before(p, thread))
 
     def _before_atomic(self, addr: int, nbytes: int) -> None:
-        """Perform what an atomic must see, and some loads behind it."""
+        """Perform the stores that an atomic must observe, and some loads after it."""
         self._settle(addr, nbytes)
         if self._loaded and self._is_remote(addr) and (thread := engine.current()) is not None:
             self._forget(thread, addr, addr + nbytes)
             self._load_early(thread, addr, nbytes)
 
     def _load_early(self, thread: SimThread, addr: int, nbytes: int) -> None:
-        """Before an atomic on, or a load of, a remote element: load the others that the thread may ask for behind it."""
+        """Before an atomic on, or a load of, a remote element, load the other elements that the thread may load after it."""
         early = self._early.setdefault(thread, {})
         for lo, size in self._loaded.get(thread, ()):
             if (lo, size) in early or (lo < addr + nbytes and addr < lo + size):
                 continue
-            if not any(p.overlaps(lo, lo + size, size, size) for p in self._pending):  # a pending store must be seen
+            if not any(p.overlaps(lo, lo + size, size, size) for p in self._pending):  # Because a pending store must be observed.
                 early[lo, size] = memory.load(lo, size)
 
     def _acquire(self, thread: SimThread | None) -> None:
-        """Let the thread's next loads see what is in memory."""
+        """Let the thread's next loads return what is in memory."""
         self._early.pop(thread, None)  # type: ignore[arg-type]
 
     def _forget(self, thread: SimThread | None, lo: int, hi: int) -> None:
-        """Drop the thread's early loads of [lo, hi): it stores there, or has loaded from there behind the atomic."""
+        """Drop the thread's early loads of [lo, hi), because it stores there, or has loaded from there after the atomic."""
         early = self._early.get(thread) if thread is not None else None
         for element in [e for e in early or () if e[0] < hi and lo < e[0] + e[1]]:
             del early[element]  # type: ignore[union-attr]
 
     def _cuts(self, count: int) -> list[int]:
-        """Return where to cut a copy of `count` elements. Its last element is often a piece of its own, which may arrive first."""
+        """Return where to cut a copy of `count` elements. Often, its last element is a piece of its own, which may arrive first."""
         inner = {self._random.randrange(1, count) for _ in range(self._random.randrange(_MAX_PIECES))} if count > 1 else set()
         if count > 1 and self._random.random() < 0.5:
             inner.add(count - 1)
@@ -367,7 +340,7 @@ class WeakMemory:
 
 
 def _before(piece: _Piece, thread: SimThread) -> bool:
-    """Tell whether the store happens before what `thread` does now."""
+    """Whether the store happens before what `thread` does now."""
     if piece.owner is thread or piece.published == _GRID:
         return True
     return piece.published == _BLOCK and piece.owner.block is thread.block
@@ -379,7 +352,7 @@ _probe_fd = -1
 
 
 def _mapped(lo: int, hi: int) -> bool:
-    """Tell whether every page of [lo, hi) can be read: the kernel reads a byte of each and reports where a load would fault."""
+    """Whether every page of [lo, hi) can be read. Linux reads a byte of each page, and reports an error if a load would fault."""
     global _probe_fd
     if _probe_fd < 0:
         _probe_fd = os.memfd_create("pgas-weak-probe")

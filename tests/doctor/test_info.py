@@ -80,7 +80,7 @@ def test_window_heap_and_team_memory(listing):
     assert "state page at 0x5fff00000000" in window
     assert f"{64 << 20} bytes at offset 0x100000000 of every slot" in heap
     plan = Plan(npes, 16, 4096, 36)
-    size = "room for 36 teams of all PEs, 16 channels each, up to 4096 bytes a pair through staging"
+    size = "room for 36 teams of all PEs, 16 channels each, up to 4096 bytes per pair through staging"
     assert teams.split() == f"teams {plan.nbytes} bytes before it: {size}".split()
 
 
@@ -191,14 +191,14 @@ def test_cards_that_do_not_answer(capsys, monkeypatch):
         undo.callback(card.end)
         hca.run(None)
     lines = capsys.readouterr().out.splitlines()
-    assert f"card {ended}: cannot be asked: the software NIC is gone: its process has ended" in lines
-    assert f"card {silent}: cannot be asked: no answer within 0.2 s" in lines
-    assert f"card {nonsense}: cannot be asked: softhca: the answer is no JSON" in lines
-    assert f"card {numbers}: its answer is not understood; it may be of another version of pgas" in lines
-    assert f"card {foreign}: cannot be asked: the software NIC at {foreign!r} is another user's" in lines
-    assert f"card {escapes} (process 0): \\x1b[2J \\x1b]0;x\\x07" in lines
+    assert f"software NIC {ended}: cannot be queried: the software NIC is gone: its process has ended" in lines
+    assert f"software NIC {silent}: cannot be queried: no answer within 0.2 s" in lines
+    assert f"software NIC {nonsense}: cannot be queried: softhca: the answer is no JSON" in lines
+    assert f"software NIC {numbers}: its answer cannot be read; it may be of another version of pgas" in lines
+    assert f"software NIC {foreign}: cannot be queried: the software NIC at {foreign!r} is another user's" in lines
+    assert f"software NIC {escapes} (process 0): \\x1b[2J \\x1b]0;x\\x07" in lines
     assert "0x1  \\x1b[1m" in lines
-    assert [line for line in lines if re.match(rf"card {card.name} \(process {card.pid}\): engine cpu, wqes 0, ", line)]
+    assert [line for line in lines if re.match(rf"software NIC {card.name} \(process {card.pid}\): engine cpu, wqes 0, ", line)]
     assert all(line.isprintable() for line in lines)
 
 

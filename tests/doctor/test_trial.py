@@ -80,4 +80,4 @@ def test_a_card_that_does_nothing(adapter, observer, monkeypatch):
 
 def test_data_that_does_not_arrive(adapter, monkeypatch):
     monkeypatch.setattr(trial, "_run", lambda *arguments: None)
-    assert trial.try_queue_pair(adapter, AddressPath()) == "a write fails: it completed, and memory holds 0x0 instead of 0x123456789abcdef"
+    assert trial.try_queue_pair(adapter, AddressPath()) == "a write fails: it completed, but memory holds 0x0 instead of 0x123456789abcdef"

@@ -791,7 +791,7 @@ pgas.barrier_all()
         "ValueError: pgas.free: array must be on the symmetric heap, not int",
         "TypeError: pgas.put_block is a device function: call it inside a kernel",
         "ValueError: kernel waits needs a launch configuration: waits[blocks, threads_per_block](...)",
-        "ValueError: waits: a block of (2000, 1, 1) has 2000 threads, the range is 1 to 1024",
+        "ValueError: waits: a block of (2000, 1, 1) has 2000 threads, but must have 1 to 1024",
         "ValueError: pgas.zeros: shape must be non-negative integers, not True",
         "ValueError: pgas.empty: alignment must be a power of two, not 512.0",
         "TypeError: pgas.launch: kernel must be made by @pgas.jit or @cuda.jit, not 5",

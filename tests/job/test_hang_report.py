@@ -52,7 +52,7 @@ say("handler", signal.getsignal(signal.SIGUSR1) is inquiry._without_job)
 """
 
 #: A line about a wait for other PEs on the host. The sample may fall into what the wait calls.
-IN_BARRIER = r"  host: program\.py:\d+ <module> > .* > (?:mpi\.py:\d+ _wait|store\.py:\d+ _await)(?: > .*)?"
+IN_BARRIER = r"  host: program\.py:\d+ <module> > .* > (?:waits\.py:\d+ until|store\.py:\d+ _await)(?: > .*)?"
 
 #: Seconds of a wait with a limit of 2. The report of another thread's error may come later, on a busy machine.
 OVER_2 = r"(?:[2-9]|\d\d+)\.\d s"
@@ -543,9 +543,7 @@ os.kill(os.getpid(), signal.SIGUSR1)
 """
     ended = job(text)
     assert ended.status == 0, ended
-    said = re.findall(
-        r"pgas: process \d+ has no job to report on, as pgas.init\(\) has not ended, or pgas.finalize\(\) has: it is at", ended.err
-    )
+    said = re.findall(r"pgas: process \d+ has no job, because pgas.init\(\) has not ended, or pgas.finalize\(\) has: it is at", ended.err)
     assert (len(said), ended.out.count("own")) == ((0, 5) if own else (5, 0)), ended
 
 
@@ -574,7 +572,7 @@ say("goes on")
     ended = job(text, npes=1)
     assert (ended.status, ended.out.count("goes on")) == (0, 1), ended
     assert len(re.findall("hang report: SIGUSR1 to PE 0", ended.err)) == 2, ended
-    assert len(re.findall("has no job to report on", ended.err)) == 1, ended
+    assert len(re.findall("has no job, because", ended.err)) == 1, ended
 
 
 def test_a_compilation_stands_for_the_calls_of_the_compiler(monkeypatch):

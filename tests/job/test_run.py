@@ -246,7 +246,7 @@ def test_a_machine_that_does_not_come_and_a_wrong_key(tmp_path):
         (["--nnodes", "2", "--master", "here:65536", "x.py"], "the port must be 1 to 65535"),
         (["--nnodes", "2", "--master", "a..b:29400", "x.py"], "'a..b' is not a host: an IP address, or a name whose labels have 1 to 63"),
         (["--nnodes", "2", "--master", f"{'a' * 300}:29400", "x.py"], f"'{'a' * 80}...' is not a host"),
-        (["--master", "here:29400", "x.py"], "argument --master: it is for jobs on several nodes, and needs --nnodes"),
+        (["--master", "here:29400", "x.py"], "argument --master: only jobs on several nodes have it; add --nnodes"),
         (["--node-rank", "1", "x.py"], "argument --node-rank: 1 is out of range; with --nnodes 1 it must be 0 to 0"),
         (["-n", "2"], "required: program\n"),
     ],
@@ -606,7 +606,7 @@ def test_a_list_of_no_host(listed):
         ("MASTER_ADDR", "a..b", "MASTER_ADDR: 'a..b' is not a host: "),
         ("MASTER_ADDR", "x" * 300, f"MASTER_ADDR: '{'x' * 80}...' is not a host: "),
         ("MASTER_PORT", "\N{SUPERSCRIPT TWO}", "MASTER_PORT: '\N{SUPERSCRIPT TWO}' is not an integer"),
-        ("WORLD_SIZE", "5000", "torchrun says that this is rank 0 of 5000; a job has at most 4096 PEs, from 0 on"),
+        ("WORLD_SIZE", "5000", "according to torchrun, this is rank 0 of 5000; a job has at most 4096 PEs, from 0 on"),
     ],
 )  # fmt: skip
 def test_rubbish_from_a_launcher(name, value, words, monkeypatch):

@@ -209,7 +209,7 @@ def test_a_wrong_secret(server):
 def test_a_second_rank(pes, server):
     with pytest.raises(BootstrapError, match=rf"refuses: rank 1 has already joined: process {os.getpid()} on "):
         enter(server, 1, 3)
-    with pytest.raises(BootstrapError, match="refuses: rank 0 says that there are 4 PEs, others that there are 3"):
+    with pytest.raises(BootstrapError, match="refuses: according to rank 0, there are 4 PEs, and according to others, 3"):
         enter(server, 0, 4)
     assert together(*(lambda pe=pe: pe.allgather(b"", nothing) for pe in pes)) == [[b""] * 3] * 3
 

@@ -151,7 +151,7 @@ def test_arrays_like_others(heap):
 @pytest.mark.parametrize("name", ["empty_like", "zeros_like", "full_like"])
 def test_prototypes_without_shape_or_dtype(name):
     for prototype in ([1, 2], None, SimpleNamespace(shape=3)):
-        words = rf"^pgas\.{name}: prototype must have a shape and a dtype, as arrays do, not {type(prototype).__name__}$"
+        words = rf"^pgas\.{name}: prototype must have a shape and a dtype, like arrays, not {type(prototype).__name__}$"
         with pytest.raises(TypeError, match=words):
             getattr(pgas, name)(prototype, *[0] * (name == "full_like"))
 

@@ -279,7 +279,7 @@ pgas.free(source); pgas.free(dest); pgas.finalize()
 """
     ended = job(INIT + text, PGAS_TRANSPORT="ibgda")
     assert ended.status == 0, ended
-    cards = ended.out.split("card pgas-hca-")[1:]  # other jobs may run here
+    cards = ended.out.split("software NIC pgas-hca-")[1:]  # other jobs may run here
     assert any(re.search(r"wqes 2, nbytes 512,", card) for card in cards), ended
     (card,) = [card for card in cards if "wqes 2, nbytes 512," in card]
     assert len(re.findall(r"^0x4[0-9a-f]+ +[01] +RTS +1024", card, re.MULTILINE)) == 8, card  # 2 PEs, 2 queue pairs to each of 2

@@ -105,7 +105,7 @@ class TestFrontend:
         out = zeros()
         k[1, 1](out)
         assert out[0] == 2
-        with pytest.raises(ValueError, match="has 128 threads, the range is 1 to 64"):
+        with pytest.raises(ValueError, match="has 128 threads, but must have 1 to 64"):
             k[1, 128]
 
     def test_an_option_that_does_not_exist_is_refused(self) -> None:
@@ -118,12 +118,12 @@ class TestFrontend:
         ("config", "text"),
         [
             ((1, 0), "has 0 threads"),
-            ((1, 2048), "has 2048 threads, the range is 1 to 1024"),
+            ((1, 2048), "has 2048 threads, but must have 1 to 1024"),
             ((0, 1), "has no block"),
             (((1, 1 << 16), 1), r"^k: the grid \(1, 65536, 1\) is larger than \(2147483647, 65535, 65535\), which CUDA allows$"),
             ((1, (1, 1, 65)), r"^k: the block \(1, 1, 65\) is larger than \(1024, 1024, 64\), which CUDA allows$"),
-            ((1, 1, 0, (48 << 10) + 1), "^k: 49153 bytes of dynamic shared memory, the range is 0 to 49152$"),
-            ((1, 1, 0, -1), "^k: -1 bytes of dynamic shared memory, the range is 0 to 49152$"),
+            ((1, 1, 0, (48 << 10) + 1), "^k: dynamic shared memory must have 0 to 49152 bytes, not 49153$"),
+            ((1, 1, 0, -1), "^k: dynamic shared memory must have 0 to 49152 bytes, not -1$"),
         ],
     )
     def test_impossible_configurations(self, config: Any, text: str) -> None:
@@ -173,7 +173,7 @@ class TestFrontend:
         out = zeros()
         k[1, 1, 0, 8 << 10](out)
         assert out[0] == 2 << 10
-        with pytest.raises(ValueError, match=r"k: its blocks take 49160 bytes of shared memory, the range is 0 to 49152$"):
+        with pytest.raises(ValueError, match=r"k: blocks must have 0 to 49152 bytes of shared memory, not 49160$"):
             k[1, 1, 0, (8 << 10) + 8](out)
 
     def test_a_grid_barrier_of_more_blocks_than_run_at_once(self) -> None:

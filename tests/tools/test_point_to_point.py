@@ -93,7 +93,7 @@ WRONG = {
         "    ping_pong.signal(flag, turn, pe)\n"
         "kernels = {'thread': ping_pong.kernel(send, 'thread')}\n",
         "-b 64 -e 64 -n 2 -w 3",
-        "size 64: PE 1: in the warm-up, 16 elements did not have the value of their turn when its flag had arrived",
+        "size 64: PE 1: in the warm-up, 16 elements did not have the value of their iteration when its flag had arrived",
     ),
     "an atomic too many": (
         "shmem_atomic_latency",

@@ -1,1 +1,1 @@
-"""How PEs find each other and call together: MPI, the rendezvous store, and collective calls over either."""
+"""How PEs find each other and make collective calls: MPI, the rendezvous store, and the calls over either."""

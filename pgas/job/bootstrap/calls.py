@@ -19,7 +19,7 @@ from pgas.job.bootstrap.protocol import Bootstrap, exchange
 
 __all__ = ["Collective", "enough_files"]
 
-#: If more seconds than this pass between two polls of a wait, this process was stopped meanwhile.
+#: Minimum seconds between two polls of a wait from which it follows that this process was stopped meanwhile.
 _STOPPED_S = 1.0
 
 
@@ -29,16 +29,16 @@ class Collective:
     bootstrap: Bootstrap
     #: The processes of the PEs, after the first exchange.
     processes: Sequence[Process] = ()
-    _made: str  # the current collective call
-    _remark = ""  # why this PE makes a call that others do not expect
-    _patience_s: float | None = None  # seconds until a wait is reported
+    _made: str  #: the current collective call
+    _remark = ""  #: why this PE makes a call that others do not expect
+    _patience_s: float | None = None  #: seconds until a wait is reported
     _due = _polled = math.inf
 
     def _interrupt(self) -> None:
         """Called while waiting for the others; may raise to end the wait."""
 
     def _shown(self, call: str) -> str:
-        """Return a call as users are told of it."""
+        """Return the text of a call for messages."""
         return call
 
     def exchange(self, value: Any) -> list[Any]:
@@ -60,7 +60,7 @@ class Collective:
     def _poll(self) -> None:
         self._interrupt()
         now = time.monotonic()
-        if now - self._polled > _STOPPED_S:  # the others waited for this PE: do not count the time
+        if now - self._polled > _STOPPED_S:  # The others waited for this PE, so this time does not count.
             self._due += now - self._polled
         self._polled = now
         if now > self._due:
@@ -81,13 +81,13 @@ class Collective:
             if not self.bootstrap.met and any(pe not in missing and self._can_speak(pe) for pe in range(me)):
                 return
         names = [self._name(pe) for pe in late]
-        if missing is None:  # the launcher may serve the store
+        if missing is None:  # The launcher may serve the store.
             names += liveness.stopped_launcher(os.getppid())
         where = f", at {self.bootstrap.place}" if self.bootstrap.place and not self.processes else ""
         overdue(f"PE {me}", f"{liveness.listed(names)} in {self._made}{where}")
 
     def _pid(self, pe: int) -> int | None:
-        """Return the process of a PE on this node, None if it is unknown or elsewhere."""
+        """Return the process of a PE on this node, or None if it is unknown or on another node."""
         if not self.processes:
             return siblings(os.getppid()).get(pe)
         process = self.processes[pe]
@@ -132,7 +132,7 @@ class Collective:
 
         Raises:
             Exception: the failure.
-            Exception: (of the class given) another PE failed, or PEs make different calls; names them.
+            Exception: of the given class, if another PE failed, or PEs make different calls; the message names them.
         """
         if failure is not None:
             value = ": ".join([type(failure).__name__, *str(failure).strip().splitlines()[:1]])
@@ -152,7 +152,7 @@ class Collective:
         return [what for _, _, _, what in met]
 
     def together(self, call: str, step: Callable[[], Any], error: type[Exception] = BootstrapError) -> tuple[Any, list[Any]]:
-        """Take a step of a call, then agree(), also if the step fails here; return its result. Collective. Raises as agree()."""
+        """Take a step of a call, then agree(), even if the step fails here. Return its result. Collective. Raises like agree()."""
         result, failure = None, None
         with self.making(call):
             try:

@@ -15,7 +15,7 @@ from pgas.base.agreement import of_another
 from pgas.base.errors import BootstrapError
 from pgas.base.launcher import Launched
 from pgas.base.remedies import mend
-from pgas.base.waits import overdue, patience
+from pgas.base.waits import overdue, patience, until
 from pgas.job.bootstrap.processes import flush, siblings
 from pgas.job.bootstrap.shared_files import forget_early, forget_shared_files, guard_shared_files
 
@@ -24,12 +24,12 @@ __all__ = ["MPIBootstrap", "world"]
 #: Seconds for MPI to end a job.
 _ABORT_S = 5.0
 
-#: Tags that every MPI allows. Exchanges use them in turn, all but _LEFT: that one is for the message of a rank that leaves.
+#: Number of tags that every MPI allows. Exchanges use all of them in turn except _LEFT, which is for the message of a rank that leaves.
 _TAGS, _LEFT = 1 << 15, 0
 
 
 class MPIBootstrap:
-    """Any intracommunicator of mpi4py, duplicated so that the user's messages and those of pgas never meet."""
+    """Any intracommunicator of mpi4py, duplicated so that the user's messages and those of pgas never mix."""
 
     place = ""
 
@@ -39,27 +39,27 @@ class MPIBootstrap:
             raise ValueError("pgas.init: comm is COMM_NULL; only the processes of a communicator may call pgas.init")
         if not hasattr(comm, "Is_inter") or comm.Is_inter():
             raise ValueError(f"pgas.init: comm must be an intracommunicator of mpi4py, not {comm!r}")
-        forget_early()  # before Idup, which completes only when all ranks have arrived
+        forget_early()  # Before Idup, because that completes only when all ranks have arrived.
         self._comm, self._making = comm.Idup()
         self.rank: int = comm.rank
         self.size: int = comm.size
-        self._left = ""  # why a rank has left
-        self._completed = 0  # exchanges
-        self._gone: list[tuple[int, str]] = []  # of each rank that left: the exchanges that it completed, and why
+        self._left = ""  #: why a rank has left
+        self._completed = 0  #: number of completed exchanges
+        self._gone: list[tuple[int, str]] = []  #: for each rank that left, the number of exchanges that it completed, and why it left
         self.missing: set[int] | None = None
         self.met = False
-        self._sent: list[tuple[int, Any]] = []  # also of an exchange left by an exception: MPI still reads the buffers
+        self._sent: list[tuple[int, Any]] = []  #: requests, kept after an exception, because MPI still reads their buffers
 
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
-        """Return every rank's data, by rank; waiting PEs sleep, so that a PE still at work keeps its core.
+        """Return every rank's data, by rank. Waiting PEs sleep, so that a PE that still works keeps its core.
 
-        Every PE sends to every other, so that each knows who is missing. This takes n * (n - 1) messages, for some tens of PEs.
+        Every PE sends to every other PE, so that each knows which ones are missing. This takes n * (n - 1) messages, for some tens of PEs.
         """
         if self._left:
             raise BootstrapError(self._left)
         mpi, comm = self._mpi, self._comm
         self.met = False
-        self._wait(self._making.Test, poll)
+        until(self._making.Test, poll)
         tag = self._completed % (_TAGS - 1) + 1
         missing = self.missing = set(range(self.size)) - {self.rank}
         self._sent += [(pe, comm.Isend([data, mpi.BYTE], pe, tag)) for pe in missing]
@@ -83,30 +83,21 @@ class MPIBootstrap:
                 self._hear()
             return not self.missing
 
-        self._wait(arrived, poll)
+        until(arrived, poll)
         self.met = True
-        self._wait(delivered, poll)
+        until(delivered, poll)
         self._completed += 1
         return [gathered[pe] for pe in range(self.size)]
-
-    def _wait(self, over: Callable[[], bool], poll: Callable[[], None]) -> None:
-        """Poll for a while, then sleep between polls, up to 1 ms."""
-        started, pause = time.perf_counter(), 20e-6
-        while not over():
-            if time.perf_counter() - started > 200e-6:
-                poll()
-                time.sleep(pause)
-                pause = min(pause * 1.5, 1e-3)
 
     def leave(self, why: str) -> None:
         """Send the reason to each other rank, in a message so short that MPI sends it immediately. Further calls do nothing.
 
-        The number of completed exchanges goes with it: this message may be seen before the data of the last one.
+        The message contains the number of completed exchanges, because it may arrive before the data of the last one.
         """
         if self._left:
             return
         self._left, deadline = why, time.monotonic() + _ABORT_S
-        while not self._making.Test():  # the communicator is not there yet
+        while not self._making.Test():  # The communicator does not exist yet.
             if time.monotonic() > deadline:
                 return
             time.sleep(1e-3)
@@ -132,13 +123,13 @@ class MPIBootstrap:
         return isinstance(comm, self._mpi.Intracomm) and self._mpi.Comm.Compare(self._comm, comm) in alike
 
     def abort(self, status: int) -> None:
-        """End all processes of MPI_COMM_WORLD: other PEs may wait in kernels for this one."""
+        """End all processes of MPI_COMM_WORLD, because other PEs may wait in kernels for this one."""
         # SIGALRM kills this process if MPI waits for an mpirun that is gone, or CUDA's exit handlers for a kernel that never ends.
         signal.setitimer(signal.ITIMER_REAL, _ABORT_S)
         flush()
-        time.sleep(0.2)  # mpirun drops what it has not read by then
+        time.sleep(0.2)  # mpirun drops output that it has not read before the abort.
         with contextlib.suppress(OSError), open(os.devnull, "w") as nobody:
-            os.dup2(nobody.fileno(), 2)  # suppresses MPICH's message about MPI_Abort; the reason is printed already
+            os.dup2(nobody.fileno(), 2)  # To suppress MPICH's message about MPI_Abort, because the reason has already been printed.
         self._mpi.COMM_WORLD.Abort(status)
 
     @property
@@ -147,10 +138,10 @@ class MPIBootstrap:
         return "" if self._mpi.Is_finalized() else "MPI_Finalize"
 
     def hearing(self) -> None:
-        """Return None: mpirun ends all processes when one ends."""
+        """Return None, because mpirun ends all processes when one ends."""
 
     def close(self) -> None:
-        """Free the duplicate, unless MPI has ended or a rank has left: freeing is collective, and that rank takes no part."""
+        """Free the duplicate, unless MPI has ended or a rank has left, because freeing is collective and that rank would take no part."""
         if not self._left and not self._gone and not self._mpi.Is_finalized() and self._making.Test():
             self._comm.Free()
 
@@ -161,7 +152,7 @@ def world(launched: Launched) -> MPIBootstrap:
     Raises:
         BootstrapError: if mpi4py finds no MPI library, or that of another MPI.
     """
-    if "mpi4py.MPI" not in sys.modules:  # the import initializes MPI, which waits for the other processes
+    if "mpi4py.MPI" not in sys.modules:  # The import initializes MPI, which waits for the other processes.
         rank, launcher = launched.rank, os.getppid()
         guard_shared_files(patience(), lambda: _say_who_has_not_started(rank, launcher))
     try:
@@ -193,9 +184,9 @@ def _import_mpi() -> Any:
 
 
 def _say_who_has_not_started(rank: int | None, launcher: int) -> None:
-    """Report for whom a PE waits in MPI_Init. Called in its stand-by process; only that of the lowest waiting PE prints."""
+    """Report which PEs a PE waits for in MPI_Init. It is called in the stand-by process; only that of the lowest waiting PE prints."""
     started = siblings(launcher)
-    waiting = [pe for pe, pid in started.items() if siblings(pid) and not liveness.state(pid)]  # waiting PEs have a stand-by process
+    waiting = [pe for pe, pid in started.items() if siblings(pid) and not liveness.state(pid)]  # Waiting PEs have a stand-by process.
     if rank == min(waiting, default=rank):
         late = [f"PE {pe} {liveness.described(pid)}" for pe, pid in sorted(started.items()) if pe not in waiting]
         overdue(f"PE {rank}", f"{liveness.listed(late + liveness.stopped_launcher(launcher))} in MPI_Init")

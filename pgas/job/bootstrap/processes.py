@@ -18,7 +18,7 @@ class Process(NamedTuple):
 
     node: str  #: node_name()
     pid: int
-    parent: int  #: the launcher's process; 0: no launcher, or it is not visible
+    parent: int  #: the launcher's process; 0 if there is none, or it is not visible
 
     @classmethod
     def this(cls) -> "Process":
@@ -30,7 +30,7 @@ def siblings(launcher: int) -> dict[int, int]:
     """Return the pids of a launcher's processes with a rank, by rank."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError):  # gone, another user's, or with variables that are not its launcher's
+        with contextlib.suppress(OSError, ValueError):  # It is gone, another user's, or has variables that are not a launcher's.
             if liveness.parent(int(folder.name)) == launcher:
                 environment = (folder / "environ").read_text(errors="replace").split("\0")
                 if (rank := launched_rank(dict(entry.partition("=")[::2] for entry in environment))) is not None:
@@ -41,12 +41,12 @@ def siblings(launcher: int) -> dict[int, int]:
 def flush() -> None:
     """Flush stdout and stderr, before os._exit."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # without a reader, or closed
+        with contextlib.suppress(OSError, ValueError):  # It has no reader, or is closed.
             stream.flush()
 
 
 def node_name() -> str:
-    """Return host, boot, PID and network namespace: equal exactly for processes that can pass each other file descriptors."""
+    """Return host, boot, PID namespace, and network namespace, which are equal if two processes can pass each other file descriptors."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()

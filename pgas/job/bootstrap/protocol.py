@@ -1,7 +1,7 @@
 """The bootstrap of a job: one small protocol by which PEs find each other, with three implementations.
 
-They are a job of one PE (SingleBootstrap), the processes of an MPI communicator (mpi.MPIBootstrap), and PEs that meet at a store
-(store.Store): those of ``python -m pgas.run``, torchrun and srun, and those to which the program gives a unique id.
+The implementations are a job of one PE (SingleBootstrap), the processes of an MPI communicator (mpi.MPIBootstrap), and PEs that meet at a
+store (store.Store): those of ``python -m pgas.run``, torchrun, and srun, and those to which the program gives a unique id.
 """
 
 import os
@@ -37,7 +37,7 @@ class Bootstrap(Protocol):
         """
 
     def leave(self, why: str) -> None:
-        """Leave all further allgathers, and send the reason to the other ranks: they are one message out of step."""
+        """Leave all further allgathers, and send the reason to the other ranks, because they are one message out of step."""
 
     def is_of(self, comm: Any) -> bool:
         """Whether the job's PEs are the processes of an mpi4py communicator, in its order."""
@@ -48,17 +48,17 @@ class Bootstrap(Protocol):
     def hearing(self) -> tuple[int, Callable[[], tuple[str, str] | None]] | None:
         """Return a descriptor of news, and a function that reads name and fate of a dead PE on another node from it.
 
-        The function must be called every second, because it also notices that the others cannot be reached. None: the launcher ends all
-        PEs when one ends, so there is no news.
+        The function must be called every second, because it also detects that the others cannot be reached. Return None if the launcher
+        ends all PEs when one ends, because then there is no news.
         """
 
     @property
     def last_call(self) -> str:
-        """The call that waits for the other PEs at the end of this process, after the job; "": none does."""
+        """The call that waits for the other PEs at the end of this process, after the job; "" if none does."""
 
     @property
     def place(self) -> str:
-        """Where the ranks look for each other; "": MPI finds them, or there are no others."""
+        """Where the ranks find each other; "" if MPI does this, or there are no others."""
 
     def close(self) -> None:
         """Leave the job in good order. Further calls do nothing."""
@@ -78,7 +78,7 @@ class SingleBootstrap:
         return [data]
 
     def leave(self, why: str) -> None:
-        """Do nothing: there are no other ranks."""
+        """Do nothing, because there are no other ranks."""
 
     def is_of(self, comm: Any) -> bool:
         """Whether comm has this process only."""
@@ -90,7 +90,7 @@ class SingleBootstrap:
         os._exit(status)
 
     def hearing(self) -> None:
-        """Return None: there are no other ranks."""
+        """Return None, because there are no other ranks."""
 
     def close(self) -> None:
         """Do nothing."""
@@ -99,14 +99,14 @@ class SingleBootstrap:
 def find(comm: Any = None, given: "rendezvous.Given | None" = None) -> Bootstrap:
     """Return the bootstrap of this process.
 
-    The arguments decide first, then the launcher's variables: pgas.run's, torchrun's, srun's, MPI's. Else it is a job of one PE.
+    The arguments decide first, then the variables of pgas.run, torchrun, srun, or MPI. Without any of these, it is a job of one PE.
 
     Args:
         comm: an mpi4py communicator.
         given: unique id, rank and size.
 
     Raises:
-        BootstrapError: if the others cannot be reached, or a PE started this process; the message says why.
+        BootstrapError: if the others cannot be reached, or a PE started this process; the message gives the reason.
     """
     if comm is not None:
         return MPIBootstrap(comm)

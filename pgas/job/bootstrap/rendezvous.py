@@ -9,10 +9,10 @@ srun       rank 0, at the first host of the step             from the user's key
 given      the process that called pgas.unique_id()          random, in the unique id
 =========  ================================================  ===========================================================
 
-The user's key is PGAS_SECRET, or else a file that only the user may read, created at its first use. The secret is made from it and from the
-job's name: by scrypt from PGAS_SECRET, by HMAC from the file, whose bytes are random. torchrun's MASTER_PORT belongs to torch: its agent or
-the program's init_process_group may listen there. If ranks cannot exchange a port, they derive it from the job's name; if it is taken, the
-following ones are tried.
+The user's key is PGAS_SECRET or, if that is not set, a file that only the user may read, which is created at its first use. The secret is
+derived from the key and the job's name: by scrypt from PGAS_SECRET, by HMAC from the file, whose bytes are random. torchrun's MASTER_PORT
+belongs to torch, because its agent or the program's init_process_group may listen there. If ranks cannot exchange a port, they derive it
+from the job's name; if that port is taken, they try the following ones.
 """
 
 import atexit
@@ -47,7 +47,7 @@ _ID_BYTES, _MARK, _OWN = 128, b"pgas 2\0\0", 16
 
 _HERE = "127.0.0.1"
 
-#: Bytes that a key file has at least; a file that was cut short would be a key that everybody knows.
+#: Minimum bytes of a key file, because everybody could guess a key that was cut short.
 _KEY_MIN = 32
 
 #: The range of derived ports, below Linux's ports for clients (ip_local_port_range).
@@ -66,7 +66,7 @@ _published = itertools.count()
 
 
 def _forked() -> None:
-    """Forget the servers in a forked child: they are its parent's."""
+    """Forget the servers in a forked child, because they are its parent's."""
     _servers.clear()
     _secrets.clear()
 
@@ -86,7 +86,7 @@ def of(launched: Launched) -> Store:
     """Return the bootstrap of a process with a launcher. Raises BootstrapError."""
     if launched.size is None or not 0 <= launched.rank < launched.size <= MAX_PES:
         raise BootstrapError(
-            f"{launched.launcher} says that this is rank {launched.rank} of {launched.size}; a job has at most {MAX_PES} PEs, from 0 on"
+            f"according to {launched.launcher}, this is rank {launched.rank} of {launched.size}; a job has at most {MAX_PES} PEs, from 0 on"
         )
     environment = os.environ
     if launched.launcher == "pgas.run":
@@ -132,16 +132,16 @@ def _serve(address: Address) -> Address:
 
 
 def _meet(launched: Launched, address: Address) -> Store:
-    """Meet at an address that every rank knows; rank 0 is the server."""
+    """Join a store at an address that every rank knows; rank 0 is the server."""
     if launched.rank == 0:
         address = _serve(address)
     return _join(address, launched.rank, launched.size or 1)
 
 
 def _by_torch(launched: Launched, host: str, port: int, name: str) -> Store:
-    """Meet at an address that rank 0 publishes in the store of torchrun's agent."""
+    """Join a store at an address that rank 0 publishes in the store of torchrun's agent."""
     distributed = importlib.import_module("torch.distributed")
-    name = f"{name} {next(_published)}"  # every job of these processes has a secret of its own
+    name = f"{name} {next(_published)}"  # So that every job of these processes has its own secret.
     told = None
     if launched.rank == 0:
         address = _serve(Address(outward(host), 0, secrets.token_bytes(32)))
@@ -151,7 +151,7 @@ def _by_torch(launched: Launched, host: str, port: int, name: str) -> Store:
         if told is not None:
             store.set(name, told)
         found, at, secret = json.loads(store.get(name))
-    except RuntimeError as error:  # torch's DistError is one
+    except RuntimeError as error:  # It is the base class of torch's DistError.
         why = str(error).strip().splitlines()[0]
         raise BootstrapError(
             f"rank {launched.rank}: torchrun's own store at {host}:{port} did not return the address of rank 0: {why}"
@@ -167,7 +167,7 @@ def _by_name(name: str, host: str) -> Address:
 
 
 def first_host(listed: str) -> str:
-    """Return the first host of a list of Slurm's, such as ``node[03-05,9],gpu1``.
+    """Return the first host of Slurm's list of hosts, such as ``node[03-05,9],gpu1``.
 
     Raises:
         BootstrapError: if there is none.
@@ -200,7 +200,7 @@ def job_secret(name: str) -> bytes:
 def _stretched(given: str, name: str) -> bytes:
     """Return the secret for a job's name from a text that a user chose.
 
-    A listener that a client takes for the store gets a proof against which it can try guesses; each takes 32 MiB and a tenth of a second.
+    A listener in place of the store receives a proof against which it can try guesses. Each guess takes 32 MiB and a tenth of a second.
     """
     return hashlib.scrypt(given.encode(), salt=b"pgas " + name.encode(), n=1 << 15, r=8, p=1, maxmem=1 << 26, dklen=32)
 
@@ -214,7 +214,7 @@ def _key() -> bytes:
             with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(secrets.token_hex(32).encode())
             try:
-                with contextlib.suppress(FileExistsError):  # another process was first
+                with contextlib.suppress(FileExistsError):  # Another process was first.
                     os.link(made, path)
             finally:
                 made.unlink()
@@ -223,7 +223,7 @@ def _key() -> bytes:
             if status.st_uid != os.getuid() or status.st_mode & 0o077:
                 raise BootstrapError(f"{path}: this file is owned or readable by other users; run chmod 600 on it, or set PGAS_SECRET")
             if len(key := file.read()) < _KEY_MIN:
-                raise BootstrapError(f"{path} holds no key; remove it, or set PGAS_SECRET")
+                raise BootstrapError(f"{path} does not contain a key; remove it, or set PGAS_SECRET")
             return key
     except OSError as error:
         raise BootstrapError(f"no key for the job's secret: {error}; set PGAS_SECRET to the same text for all PEs") from error
@@ -244,11 +244,11 @@ def unique_id(host: str | None = None) -> bytes:
 
 
 def outward(host: str) -> str:
-    """Return a name or address of a host that other nodes can also reach: in its own /etc/hosts its name may stand for 127.0.1.1."""
+    """Return a name or address of a host that other nodes can also reach. In its own /etc/hosts, its name may stand for 127.0.1.1."""
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
         return host
-    with contextlib.suppress(OSError):  # the later use of the name reports it
+    with contextlib.suppress(OSError):  # The later use of the name reports the error.
         address = ipaddress.ip_address(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
         if address.is_loopback and host.partition(".")[0] != "localhost":
             return _own_host()
@@ -258,7 +258,7 @@ def outward(host: str) -> str:
 def _own_host() -> str:
     """Return the address of the interface of the default route; 127.0.0.1 if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-        probe.connect(("192.0.2.1", 9))  # of TEST-NET-1 (RFC 5737): nothing is sent
+        probe.connect(("192.0.2.1", 9))  # An address of TEST-NET-1 (RFC 5737), to which nothing is sent.
         return str(probe.getsockname()[0])
     return _HERE
 

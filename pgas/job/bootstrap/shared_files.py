@@ -1,4 +1,4 @@
-"""Removal of MPI's shared-memory files in /dev/shm, which would stay when a job is killed.
+"""Removal of MPI's shared-memory files in /dev/shm, which would otherwise remain when a job is killed.
 
 MPI creates them at its start, before all processes have started, and removes them at its end. pgas removes them once every process has
 mapped them. Until then a stand-by process, which launchers do not kill with the job, removes them if the PE dies.
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable
 
 __all__ = ["forget_early", "forget_shared_files", "guard_shared_files"]
 
-#: MPICH's: all processes have mapped it when MPI_Init returns on any.
+#: Prefix of MPICH's file, which all processes have mapped when MPI_Init returns on any.
 _OF_MPICH = "/dev/shm/mpich_shm_"
 
-#: Open MPI's; Open MPI 4's, which prints a complaint at its end if it cannot remove it.
+#: Prefixes of Open MPI's file, and of Open MPI 4's, which prints an error at its end if it cannot remove the file.
 _OF_OPEN_MPI, _OF_OPEN_MPI_4 = "/dev/shm/sm_segment.", "/dev/shm/vader_segment."
 
 _ALL = (_OF_MPICH, _OF_OPEN_MPI, _OF_OPEN_MPI_4)
@@ -31,7 +31,7 @@ _guards: list[tuple[int, int]] = []
 
 
 def forget_shared_files(*, every: bool = False) -> None:
-    """Remove the files; every process has mapped them. every: also those that MPI would remove at its end, which it will not reach."""
+    """Remove the files, which every process has mapped. every: include those that MPI would remove at its end, which it will not reach."""
     _remove(_mapped("self", _ALL if every else (_OF_MPICH, _OF_OPEN_MPI)))
     while _guards:
         child, pipe = _guards.pop()
@@ -54,12 +54,12 @@ def guard_shared_files(patience_s: float, late: Callable[[], None]) -> None:
 
     Args:
         patience_s: seconds until the wait is reported; inf: never.
-        late: called then, in the stand-by process.
+        late: function that reports the wait, in the stand-by process.
     """
     parent = os.getpid()
     end, pipe = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # about a fork with other threads, which the child does not need
+        warnings.simplefilter("ignore", DeprecationWarning)  # It is about a fork with other threads, which the child does not need.
         child = os.fork()
     if child == 0:
         try:
@@ -71,16 +71,12 @@ def guard_shared_files(patience_s: float, late: Callable[[], None]) -> None:
 
 
 def _stand_by(parent: int, end: int, due: float, late: Callable[[], None]) -> None:
-    os.setsid()  # launchers kill process groups
+    os.setsid()  # Because launchers kill process groups.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     process = os.pidfd_open(parent)
-    for fd in {int(name) for name in os.listdir("/proc/self/fd")} - {
-        2,
-        end,
-        process,
-    }:  # launchers wait until all copies of their pipes are closed
-        with contextlib.suppress(OSError):
+    for fd in {int(name) for name in os.listdir("/proc/self/fd")} - {2, end, process}:
+        with contextlib.suppress(OSError):  # Because launchers wait until all copies of their pipes are closed.
             os.close(fd)
     poller = select.poll()
     poller.register(process, select.POLLIN)
@@ -91,9 +87,9 @@ def _stand_by(parent: int, end: int, due: float, late: Callable[[], None]) -> No
             names |= _mapped(str(parent), _ALL)
         if time.monotonic() > due:
             due = math.inf
-            with contextlib.suppress(Exception):  # the files must be removed in any case
+            with contextlib.suppress(Exception):  # The files must be removed in any case.
                 late()
-    if process in ready or not os.read(end, 1):  # a dying process closes its files before its pidfd is ready
+    if process in ready or not os.read(end, 1):  # A dying process closes its files before its pidfd is ready.
         _remove(names)
 
 

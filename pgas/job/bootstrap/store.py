@@ -1,7 +1,7 @@
 """The client of the store, a small TCP server by which the PEs of a job find each other without MPI.
 
 One process of the job is the server (PE 0, or ``python -m pgas.run``). Every PE holds two connections to it for as long as the job lasts:
-one for exchanges, one for news of dead PEs. store_messages.py says what goes over them.
+one for exchanges, one for news of failed PEs. store_messages.py describes their messages.
 
 The server keeps state per group. A group is the PEs of one job (a process may form several jobs, one after another), or the launchers of
 several nodes.
@@ -55,7 +55,7 @@ _clients: "weakref.WeakSet[Store]" = weakref.WeakSet()
 
 
 class _Lost(Exception):
-    """The store is gone or unreachable, or the connection to it is not authentic: what has become of it."""
+    """The store is gone or unreachable, or the connection to it is not authentic. The text continues a sentence about the store."""
 
 
 class _Line:
@@ -69,7 +69,7 @@ class _Line:
         self.listen()
 
     def listen(self) -> None:
-        """Begin to count for how long nothing comes. While this process does not wait for the store, it does not count."""
+        """Start counting the seconds of silence. They do not count while this process does not wait for the store."""
         self._silent_s, self._looked = 0.0, time.monotonic()
         self._asks = self._looked + self._pause_s
 
@@ -87,7 +87,7 @@ class _Line:
         self._kept[:0] = messages
 
     def take(self) -> tuple[MessageKind, bytes] | None:
-        """Return the next message that has come, other than PONG; None if there is none. Raises _Lost."""
+        """Return the next message that has come, other than PONG, or None if there is none. Raises _Lost."""
         while True:
             try:
                 taken = self._kept.pop(0) if self._kept else self._channel.take()
@@ -97,7 +97,7 @@ class _Line:
                 return taken
 
     def wait(self, milliseconds: int) -> None:
-        """Wait until the connection takes or has something, at most for some time, and then transfer(). Raises _Lost."""
+        """Wait until the connection can send or receive, for a limited time, and then transfer(). Raises _Lost."""
         poller = select.poll()
         poller.register(self.socket, select.POLLIN | (select.POLLOUT if self._channel.unsent else 0))
         if poller.poll(milliseconds):
@@ -133,9 +133,9 @@ class _Line:
             self.transfer()
 
     def flush(self) -> None:
-        """Send what is unsent, for a second at most."""
+        """Send what is unsent, for at most a second."""
         deadline = time.monotonic() + 1.0
-        with contextlib.suppress(OSError, ValueError, _Lost):  # ValueError: the socket is closed
+        with contextlib.suppress(OSError, ValueError, _Lost):  # A ValueError means that the socket is closed.
             poller = select.poll()
             poller.register(self.socket, select.POLLOUT)
             while self._channel.unsent and time.monotonic() < deadline:
@@ -147,15 +147,12 @@ class Store:
     """A job whose PEs meet at a store (bootstrap.Bootstrap).
 
     Args:
-        address: the store's address.
-        rank: this PE's number.
-        size: number of PEs.
         group: the job's name at the store.
-        timeout_s: PGAS_TIMEOUT: limit of the attempts to reach the store, and later of its silence.
-        poll: called meanwhile; may raise to end the attempts.
+        timeout_s: PGAS_TIMEOUT, the limit of the attempts to reach the store, and later of its silence.
+        poll: function called meanwhile; it may raise to end the attempts.
 
     Raises:
-        BootstrapError: if the store is not reached in time, or refuses; names rank, address and port.
+        BootstrapError: if the store is not reached in time, or refuses; the message names rank, address, and port.
     """
 
     last_call = ""
@@ -164,7 +161,7 @@ class Store:
         self, address: Address, rank: int, size: int, group: str, timeout_s: float, poll: Callable[[], None] = lambda: None
     ) -> None:
         self.rank, self.size, self._group, self._timeout_s = rank, size, group, timeout_s
-        self.met = False  # always: the store keeps a rank's data for later ranks
+        self.met = False  # It stays False, because the store keeps a rank's data for later ranks.
         self._left = ""
         self._calls, at = self._enter(address, poll, hears=False)
         try:
@@ -246,7 +243,7 @@ class Store:
         return None if ranks is None else {rank for rank in range(self.size) if ranks >> rank & 1}
 
     def _ask(self, answer: MessageKind, question: MessageKind, *values: Any) -> Any:
-        """Return the only field of the answer to a question, None if the store does not answer in a second."""
+        """Return the only field of the answer to a question, or None if the store does not answer within a second."""
         self._calls.put(question, *values)
         deadline = time.monotonic() + 1.0
 
@@ -281,7 +278,7 @@ class Store:
                         kept.append(taken)
                 line.wait(_POLL_MS)
                 poll()
-                if self._left:  # poll() asked who is missing, and heard it
+                if self._left:  # poll() asked the store which ranks are missing, and received this message.
                     raise of_another(BootstrapError(self._left))
         except (_Lost, Malformed) as error:
             self._left = f"{self.place} {error}: the job cannot continue"
@@ -295,7 +292,7 @@ class Store:
         return self._news.socket.fileno(), self._hear
 
     def _hear(self) -> tuple[str, str] | None:
-        """Return name and fate of a dead PE, or of the store; None for a PE on this node, because its process is watched directly."""
+        """Return name and fate of a failed PE, or of the store; None for a PE on this node, because its process is watched directly."""
         try:
             self._news.wait(0)
             while (taken := self._news.take()) is not None:
@@ -317,22 +314,22 @@ class Store:
             self._calls.flush()
 
     def say_fate(self, rank: int, how: str, status: int) -> int:
-        """Tell the store how a PE that this launcher started has failed; return the exit status of the first PE that failed anywhere.
+        """Report to the store how a PE of this launcher has failed. Return the exit status of the first PE that failed on any node.
 
         Args:
             rank: the PE's rank in its own group.
-            how: words.
-            status: its exit status; the result if the store does not answer.
+            how: text that describes how it ended.
+            status: its exit status, which is also the result if the store does not answer.
         """
         first = self._ask(MessageKind.FIRST, MessageKind.FATE, rank, how, status)
         return status if first is None else int(first)
 
     def is_of(self, comm: Any) -> bool:
-        """Whether job and comm both consist of this process only; other communicators cannot be compared with a store's job."""
+        """Whether job and comm both consist of only this process. Other communicators cannot be compared with a store's job."""
         return self.size == 1 and getattr(comm, "size", None) == 1
 
     def abort(self, status: int) -> None:
-        """End this process. The store tells the others, and the launcher sees the status."""
+        """End this process. The store notifies the others, and the launcher receives the status."""
         flush()
         os._exit(status)
 
@@ -350,7 +347,7 @@ class Store:
 
 
 def _forked() -> None:
-    """Close the connections in a forked child: while it has them, the store does not notice that its parent is dead."""
+    """Close the connections in a forked child. Otherwise, the store would not notice the end of the parent."""
     for client in _clients:
         client.forget()
 

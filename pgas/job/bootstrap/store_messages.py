@@ -6,22 +6,22 @@
         nbytes   4 bytes, little-endian
         body     nbytes bytes
         tag      32 bytes: HMAC-SHA256, under the key of the direction, of the message's number (8 bytes, little-endian), of kind and nbytes
-                 as they are sent, and of the body's SHA-256, which is the same for all to whom the server sends the body
+                 as they are sent, and of the body's SHA-256, which is computed once if the server sends the body to several clients
 
     The key of a direction is the HMAC-SHA256, under the job's secret, of MAGIC, the sender ("client" or "server") and both nonces. Both
     ends count the messages of a direction from 0; the numbers are not sent. A message that was changed, repeated, reordered, left out, or
     taken from another connection or direction has a wrong tag (Forged). A wrong tag ends the connection.
 
-2.  The client's first message is HELLO; the server answers WELCOME or REFUSED. The tags prove that each end knows the secret. Up to then
-    the server takes at most HELLO_MAX bytes.
+2.  The client's first message is HELLO; the server answers WELCOME or REFUSED. The tags prove that each end knows the secret. Until then,
+    the server accepts at most HELLO_MAX bytes.
 
-3.  Bodies of GATHER and GATHERED are bytes, at most EXCHANGE_MAX for all ranks together. Any other body is a tuple of FIELDS, encoded as
-    pgas.base.plain says, of at most BODY_MAX bytes. A longer message ends the connection (Unframed). A body that does not fit its fields
-    is answered by REFUSED, and the connection goes on.
+3.  Bodies of GATHER and GATHERED are bytes, at most EXCHANGE_MAX for all ranks together. Any other body is a tuple of FIELDS, encoded by
+    pgas.base.plain in at most BODY_MAX bytes. A longer message ends the connection (Unframed). The server answers a body that does not fit
+    its fields by REFUSED, and the connection continues.
 
 4.  A client that waits for the server sends PING from time to time, and the server answers PONG. If nothing comes for PGAS_TIMEOUT, the
-    server is unreachable. The server finds out by TCP whether a client's node is reachable (keep_alive()), so that a PE that is stopped,
-    or busy in code that keeps the GIL, does not count as unreachable.
+    server is unreachable. The server detects by TCP whether a client's node is reachable (keep_alive()), so that a PE that is stopped, or
+    busy in code that keeps the GIL, does not count as unreachable.
 
 Messages are authenticated, not encrypted.
 """
@@ -68,7 +68,7 @@ class MessageKind(IntEnum):
 
     HELLO = 1
     GATHER = 2  #: this rank's part of an exchange
-    MISSING = 3  #: asks for the ranks that have not sent their part
+    MISSING = 3  #: a query for the ranks that have not sent their part
     LEAVE = 4  #: this rank leaves all further exchanges
     FATE = 5  #: how a rank of the other groups ended, from its launcher
     BYE = 6
@@ -79,7 +79,7 @@ class MessageKind(IntEnum):
     ABSENT = 35
     LEFT = 36  #: a rank has left all further exchanges
     NEWS = 37  #: a rank is gone
-    FIRST = 38  #: answers FATE: the exit status that the first FATE told
+    FIRST = 38  #: the answer to FATE: the exit status in the first FATE
     PONG = 39
 
 
@@ -88,7 +88,7 @@ class BodyField(NamedTuple):
 
     name: str
     type: type
-    low: int = 0  #: least value of an int, least number of characters of a text
+    low: int = 0  #: minimum value of an int, or minimum number of characters of a text
     high: int = 0
 
     def check(self, value: Any) -> None:
@@ -127,11 +127,11 @@ FIELDS: dict[MessageKind, tuple[BodyField, ...]] = {
 
 
 class Malformed(ValueError):
-    """A body does not fit its fields; the connection goes on."""
+    """A body does not fit its fields; the connection continues."""
 
 
 class Unframed(Exception):
-    """A message is longer than its kind may be, or of no kind; the connection cannot continue."""
+    """A message is longer than its kind allows, or of an unknown kind; the connection cannot continue."""
 
 
 class Forged(Unframed):
@@ -152,7 +152,7 @@ class Address:
 
 
 class Channel:
-    """One end of a connection: the bytes that came and those to send, and after the nonces the messages."""
+    """One end of a connection: received and unsent bytes and, after the nonces, messages."""
 
     def __init__(self) -> None:
         self.received, self.unsent = bytearray(), bytearray()
@@ -261,7 +261,7 @@ def gathered(body: bytes, size: int) -> list[bytes]:
 
 
 def keep_alive(connection: socket.socket, timeout_s: float) -> None:
-    """Let TCP end a connection whose other node acknowledges nothing for timeout_s and SLACK_S, also if there is nothing to send."""
+    """Let TCP end a connection whose other node acknowledges nothing for timeout_s and SLACK_S, even if there is nothing to send."""
     limit_s = timeout_s + SLACK_S
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(min(10, limit_s / 4))))

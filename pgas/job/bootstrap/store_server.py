@@ -35,7 +35,7 @@ from pgas.job.bootstrap.store_messages import (
 
 __all__ = ["StoreServer"]
 
-#: Seconds to wait for a client's HELLO, and for a launcher's FATE of a dead PE.
+#: Seconds to wait for a client's HELLO, and for a launcher's FATE of a failed PE.
 _HELLO_S, _FATE_S = 10.0, 0.5
 
 #: Seconds to wait for the clients to leave before the server's process ends.
@@ -74,9 +74,9 @@ class _Group:
     size: int
     callers: dict[int, _Connection] = field(default_factory=dict)
     listeners: dict[int, _Connection] = field(default_factory=dict)
-    parts: dict[int, bytes] = field(default_factory=dict)  #: of the exchange that is not complete, by rank
+    parts: dict[int, bytes] = field(default_factory=dict)  #: parts of the exchange that is not complete, by rank
     left: str = ""  #: why a rank left all further exchanges
-    gone: dict[int, tuple[float, _Connection]] = field(default_factory=dict)  #: dead ranks to report, with the latest time to do so
+    gone: dict[int, tuple[float, _Connection]] = field(default_factory=dict)  #: failed ranks to report, with the latest time to do so
     fates: dict[int, str] = field(default_factory=dict)
 
 
@@ -85,8 +85,7 @@ class StoreServer:
 
     Args:
         host: the only address to listen on.
-        port: 0: any free one.
-        secret: the job's secret.
+        port: port to listen on; 0: any free one.
         ports: number of consecutive ports to try.
 
     Raises:
@@ -103,9 +102,9 @@ class StoreServer:
         self._wakeup, self._stop = os.pipe()
         self._selector.register(self._wakeup, selectors.EVENT_READ)
         self._clients: set[_Connection] = set()
-        self._strangers: dict[_Connection, None] = {}  #: those that have not proven that they know the secret, in the order of their coming
+        self._strangers: dict[_Connection, None] = {}  #: those that have not yet proven that they know the secret, in order of arrival
         self._listens_again, self._told = math.inf, False
-        self._first: int | None = None  #: exit status of the first PE of which a launcher told that it failed
+        self._first: int | None = None  #: exit status of the first PE that a launcher reported as failed
         self._thread = threading.Thread(target=self._run, name="pgas store", daemon=True)
         self._thread.start()
         _servers.add(self)
@@ -135,7 +134,7 @@ class StoreServer:
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 self._run_out_of_files(error)
-            return  # other errors: the client has gone again
+            return  # Other errors mean that the client has gone again.
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client = _Connection(connection, str(address[0]))
@@ -147,7 +146,7 @@ class StoreServer:
         self._send(client)
 
     def _run_out_of_files(self, error: OSError) -> None:
-        """Make room for another connection, or do not listen for a moment: the listener would be ready all the time."""
+        """Make room for another connection, or stop listening for a moment, because the listener would be ready all the time."""
         if self._strangers:
             self._drop(next(iter(self._strangers)))
             return
@@ -187,13 +186,13 @@ class StoreServer:
             self._part_with(client, error)
 
     def _part_with(self, client: _Connection, error: Unframed) -> None:
-        """End a connection that cannot continue. A stranger gets no other reason than that the secrets may differ."""
+        """End a connection that cannot continue. A stranger receives no other reason than that the secrets may differ."""
         if client.group is not None:
             client.how = f"at {client.address} {error}"
             self._leave_group(client)
             self._refuse(client, str(error))
         elif isinstance(error, Forged):
-            self._refuse(client, "the secrets differ")  # which the client sees by the tag
+            self._refuse(client, "the secrets differ")  # The client recognizes this by the tag.
         else:
             self._drop(client)
 
@@ -208,7 +207,7 @@ class StoreServer:
             self._send(client, message(MessageKind.REFUSED, str(error)))
 
     def _do(self, client: _Connection, group: _Group, kind: MessageKind, body: bytes) -> None:
-        """Do what a message asks for. Raises Malformed."""
+        """Serve a message. Raises Malformed."""
         if kind == MessageKind.GATHER and not client.hears:
             self._gather(client, group, body)
             return
@@ -230,10 +229,10 @@ class StoreServer:
             for other in self._groups.values():
                 if other is not group:
                     other.fates[rank] = how
-        else:  # BYE
+        else:  # This is BYE.
             for members in (group.callers, group.listeners):
                 members.pop(client.rank, None)
-            if not group.callers and not group.left:  # otherwise the group stays, to tell ranks that come later
+            if not group.callers and not group.left:  # Otherwise, the group stays, for ranks that come later.
                 self._groups.pop(group.name, None)
 
     def _greet(self, client: _Connection, kind: MessageKind, body: bytes) -> None:
@@ -243,13 +242,13 @@ class StoreServer:
         name, rank, size, host, node, pid, hears, port, timeout_ms = unpack(kind, body)
         if rank >= size:
             raise Malformed(f"HELLO: rank must be less than size, {size}, not {rank}")
-        if port != self.address.port:  # a stranger listens there, and passes the client's messages on
+        if port != self.address.port:  # A stranger listens there, and passes on the client's messages.
             self._refuse(client, f"it came for a store at port {port}, and this one is at {self.address.port}")
             return
         group = self._groups.setdefault(name, _Group(name, size))
         members = group.listeners if hears else group.callers
         if size != group.size:
-            self._refuse(client, f"rank {rank} says that there are {size} PEs, others that there are {group.size}")
+            self._refuse(client, f"according to rank {rank}, there are {size} PEs, and according to others, {group.size}")
         elif rank in members:
             other = members[rank]
             self._refuse(client, f"rank {rank} has already joined: process {other.pid} on {other.host}")
@@ -257,7 +256,7 @@ class StoreServer:
             client.group, client.rank, client.host, client.node, client.pid, client.hears = group, rank, host, node, pid, hears
             members[rank] = client
             if not hears and rank in group.gone and (group.gone[rank][1].host, group.gone[rank][1].pid) == (host, pid):
-                del group.gone[rank]  # its earlier connection, on which it had waited for WELCOME too long
+                del group.gone[rank]  # That was its earlier connection, on which it had waited too long for WELCOME.
             self._strangers.pop(client)
             keep_alive(client.socket, timeout_ms / 1000)
             self._send(client, message(MessageKind.WELCOME))
@@ -288,7 +287,7 @@ class StoreServer:
                 self._send(client, sent)
 
     def _tell(self, group: _Group, rank: int, client: _Connection) -> None:
-        """Tell a group that a rank is dead."""
+        """Notify a group that a rank has failed."""
         how = group.fates.get(rank, client.how)
         for listener in list(group.listeners.values()):
             self._send(listener, message(MessageKind.NEWS, rank, client.host, client.node, client.pid, how))
@@ -319,7 +318,7 @@ class StoreServer:
             self._selector.modify(client.socket, events | (selectors.EVENT_WRITE if unsent else 0), client)
 
     def _drop(self, client: _Connection) -> None:
-        """Close a connection. If it belonged to a rank that has not sent BYE, the others will be told that it is dead."""
+        """Close a connection. If it belonged to a rank that has not sent BYE, the others will be notified that the rank has failed."""
         if client not in self._clients:
             return
         self._clients.discard(client)
@@ -338,7 +337,7 @@ class StoreServer:
                 group.gone[client.rank] = time.monotonic() + _FATE_S, client
 
     def drain(self) -> None:
-        """Serve until all clients have left, at most _LEAVE_S, before this process ends: their last messages may be under way."""
+        """Serve until all clients have left, at most _LEAVE_S, because before this process ends, their last messages may be under way."""
         deadline = time.monotonic() + _LEAVE_S
         while any(group.callers for group in list(self._groups.values())) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -363,7 +362,7 @@ class StoreServer:
 
 
 def _forked() -> None:
-    """Close the sockets in a forked child: while it has them, clients do not notice that this server is gone."""
+    """Close the sockets in a forked child. Otherwise, clients would not notice the end of this server."""
     for server in _servers:
         if server._stop >= 0:
             server.forget()

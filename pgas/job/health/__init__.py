@@ -1,1 +1,1 @@
-"""What happens if something fails: error records of kernels, failed processes, hang reports, and the end of a job."""
+"""Failures: error records of kernels, failed processes, hang reports, and the end of a job."""

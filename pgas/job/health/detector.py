@@ -17,7 +17,7 @@ __all__ = ["GRACE_S", "FailureDetector", "Watcher", "here", "last_word"]
 #: Seconds for a PE to end by itself, with its own error, after a process of the job died; and for the job to end after a PE failed.
 GRACE_S = 3.0
 
-#: The end of the message about a process that ended. _FIRST is for jobs on several nodes, because launchers end all PEs when one ends.
+#: End of the message about a process that ended. Jobs on several nodes add _FIRST, because launchers end all PEs when one ends.
 _REST, _FIRST = ": the job cannot continue", " (another PE may have died first on another node)"
 
 _INIT = "pgas.init()"
@@ -56,11 +56,11 @@ class Watcher:
 
     def add(self, who: str, pid: int) -> None:
         """Watch another process."""
-        with contextlib.suppress(BrokenPipeError):  # it has printed and ended
+        with contextlib.suppress(BrokenPipeError):  # It has printed and ended.
             self._process.stdin.write(f"{pid} {who}\n".encode())  # type: ignore[union-attr]
 
     def stop(self) -> None:
-        """End it, but let it print if it has taken the word. Further calls do nothing."""
+        """End the process, but let it print if it has taken the word. Further calls do nothing."""
         if self._process.returncode is None and self._word.taken(0):
             self._word.said(GRACE_S)
         self._process.kill()
@@ -69,7 +69,7 @@ class Watcher:
 
 
 class FailureDetector:
-    """Notices when a process of the job on this node ends: by a thread of each PE, and by one process that prints it."""
+    """Detects the end of a process of the job on this node, by a thread of each PE, and by one process that prints it."""
 
     def __init__(self) -> None:
         self._watch: Watch | None = None
@@ -80,8 +80,8 @@ class FailureDetector:
         """Watch the PEs and their launchers. Collective.
 
         Args:
-            job: its PEs have made their first exchange.
-            lost: called once, in a thread, with the message about the first process that ended.
+            job: job whose PEs have made their first exchange.
+            lost: function called once, in a thread, with the message about the first process that ended.
         """
         global _word, _here
         bootstrap, processes = job.bootstrap, job.processes

@@ -8,6 +8,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from pgas.base import config
 from pgas.base.errors import DeviceError, PgasError
 from pgas.job.memory.heap import Allocator
 from pgas.job.memory.teams import Teams
@@ -23,18 +24,16 @@ __all__ = [
 ]  # fmt: skip
 
 _SIGNS: dict[int, str] = {
-    Comparison.EQ: "==",
-    Comparison.NE: "!=",
-    Comparison.GT: ">",
-    Comparison.LE: "<=",
-    Comparison.LT: "<",
-    Comparison.GE: ">=",
-}
+    Comparison.EQ: "==", Comparison.NE: "!=", Comparison.GT: ">", Comparison.LE: "<=", Comparison.LT: "<", Comparison.GE: ">=",
+}  # fmt: skip
+
+#: Bytes of the table of waiters.
+_WAITERS_BYTES = layout.N_WAITERS * layout.WAITER_SIZE
 
 
 @dataclass(frozen=True)
 class Places:
-    """For messages about addresses: the arrays and teams in this PE's slot, and the paths by which PEs reach it."""
+    """The arrays and teams in this PE's slot, and the paths by which PEs reach it, for messages about addresses."""
 
     heap: Allocator
     teams: Teams
@@ -44,11 +43,7 @@ class Places:
 
 def setup(memory: Memory, my_pe: int, n_pes: int, heap_size: int, timeout_s: float, near_pes: Sequence[int]) -> None:
     """Write the words that kernels read: this PE's number, the number of PEs, the timeout of waits, the near PEs, the size of the heap."""
-    for address, value in (
-        (layout.MY_PE, my_pe),
-        (layout.N_PES, n_pes),
-        (layout.TIMEOUT_NS, int(timeout_s * 1e9)),
-    ):
+    for address, value in ((layout.MY_PE, my_pe), (layout.N_PES, n_pes), (layout.TIMEOUT_NS, int(timeout_s * 1e9))):
         memory.write(address, struct.pack("<Q", value))
     memory.write(layout.NEAR_ROW, struct.pack("<2I", near_pes[0], len(near_pes)))
     memory.write(layout.NEAR_BITS, sum(1 << pe for pe in near_pes if pe < layout.MAX_PES).to_bytes(layout.MAX_PES // 8, "little"))
@@ -61,31 +56,28 @@ def set_heap_size(memory: Memory, nbytes: int) -> None:
 
 
 def poison(memory: Memory) -> None:
-    """End the waits of running kernels: the host has given up the job."""
+    """End the waits of running kernels, because the host has aborted the job."""
     memory.write(layout.POISON, struct.pack("<Q", state.LOST))
 
 
 def reset(memory: Memory) -> None:
     """Clear the error and the waiters. No kernel may run."""
-    for address, nbytes in (
-        (layout.WAITERS, layout.N_WAITERS * layout.WAITER_SIZE),
-        (layout.POISON, layout.ERROR + layout.ERROR_RECORD.size - layout.POISON),
-    ):
-        memory.fill(address, nbytes, 0)
+    memory.fill(layout.WAITERS, _WAITERS_BYTES, 0)
+    memory.fill(layout.POISON, layout.ERROR + layout.ERROR_RECORD.size - layout.POISON, 0)
 
 
 def poisoned(memory: Memory) -> bool:
-    """Whether a kernel found an error, or the host has given up the job."""
+    """Whether a kernel found an error, or the host has aborted the job."""
     return memory.read(layout.POISON, 8) != struct.pack("<Q", state.SOUND)
 
 
 def check(memory: Memory, places: Places, my_pe: int, nic: NIC | None = None, given_up: str = "") -> None:
-    """Raise the error of a kernel of this PE; raise also if the host has given up the job (given_up: why).
+    """Raise the error of a kernel of this PE, or an error if the host has aborted the job (given_up: the reason).
 
     Raises:
-        DeviceError: the state is poisoned; the text gives operation, PE, array element, expected and found, block and thread.
-        CompletionError: a WQE failed.
-        PgasError: nic.check() found something.
+        DeviceError: if the state is poisoned; the message gives operation, PE, array element, expected and last value, block, and thread.
+        CompletionError: if a WQE failed.
+        PgasError: if nic.check() found an error.
     """
     (poison,) = struct.unpack("<Q", memory.read(layout.POISON, 8))
     if poison == state.FAILED:
@@ -124,7 +116,7 @@ def describe(record: tuple[int, ...], places: Places, my_pe: int, n_pes: int, ni
     if kind in _WAITS:
         known = kind == state.TIMED_OUT and places.teams.writer(address) is not None
         writer = f": {_writer(kind, op, address, places)}" if known or places.paths.two else ""
-        return f"{who} waited {_timeout()} s (PGAS_TIMEOUT) for {_goal(record, places, nic)}{writer}"
+        return f"{who} waited {config.read('PGAS_TIMEOUT'):g} s (PGAS_TIMEOUT) for {_goal(record, places, nic)}{writer}"
     if kind == refusals.kind_of("misfit") and wanted == state.NEGATIVE:
         return refusals.message("negative part", who=who, operand=operation.operand(name, comparison))
     row = next(row for row in refusals.TABLE.values() if row.kind == kind)
@@ -139,8 +131,8 @@ def _codes(count: int, *_: object) -> dict[str, object]:
     return {"name": "op" if codes is SignalOp else "cmp", "allowed": refusals.choices(codes)}
 
 
-#: Values of a message, by what a word of the record is (refusals.Refusal), from the word and the name of the operation. All other words
-#: are numbers, by the names they have in the message.
+#: By meaning of a word of the record (refusals.Refusal), a function that returns values for the message from the word and the name of the
+#: operation. All other words are numbers, by the names that they have in the message.
 _VALUES: dict[str, Callable[[int, str, Places], dict[str, object]]] = {
     "peer": lambda pe, name, _: {"peer": f"{operation.preposition(name)} PE {pe}"},
     "far": lambda pe, _, places: {"pe": pe, "why": places.paths.why(places.me, pe)},
@@ -166,7 +158,7 @@ _WAITS = (state.TIMED_OUT, state.NIC_TIMED_OUT)
 
 
 def _goal(record: tuple[int, ...], places: Places, nic: NIC | None) -> str:
-    """Return the goal of a wait, and the value found last."""
+    """Return the goal of a wait, and the last value read."""
     kind, _, _, address, wanted, found, comparison, _, _ = record
     if kind == state.NIC_TIMED_OUT:
         if _is_cell(address) or nic is None:
@@ -186,8 +178,8 @@ def _is_cell(address: int) -> bool:
 
 # ------------------------------------------------------------------------------------------------------------------------- waiters
 
-#: Seconds to wait for the first answer; seconds without a further answer after which the answers count as complete. The second limit allows
-#: for a busy machine, as the simulator's blocks answer one after the other.
+#: Seconds to wait for the first answer, and seconds without a further answer after which the answers count as complete. The second limit
+#: allows for a busy machine, because the simulator's blocks answer one after the other.
 _ANSWER_S, _SILENCE_S = 0.5, 0.25
 
 
@@ -198,18 +190,18 @@ class Waiter:
     block: int
     thread: int
     operation: str
-    goal: str  #: array element or queue, condition, value found last
+    goal: str  #: array element or queue, condition, last value read
     waited_s: float
-    writer: str  #: who is expected to end the wait
+    writer: str  #: what is expected to end the wait
 
 
 def waiters(memory: Memory, places: Places, my_pe: int, n_pes: int, nic: NIC | None, timeout_s: float) -> list[Waiter]:
-    """Ask the waiting threads of running kernels, at most layout.N_WAITERS of them, what they wait for, and return their answers.
+    """Query the waiting threads of running kernels, at most layout.N_WAITERS of them, and return their answers.
 
     After an error in a kernel, return the threads that waited at that time.
     """
     if not poisoned(memory):
-        memory.fill(layout.WAITERS, layout.N_WAITERS * layout.WAITER_SIZE, 0)
+        memory.fill(layout.WAITERS, _WAITERS_BYTES, 0)
         memory.write(layout.ASKED, struct.pack("<Q", 1))
     _await_answers(memory)
     memory.write(layout.ASKED, struct.pack("<Q", 0))
@@ -219,8 +211,8 @@ def waiters(memory: Memory, places: Places, my_pe: int, n_pes: int, nic: NIC | N
         waited_s = max(0.0, timeout_s + _integer(overdue, None) * 1e-9)
         writer = _writer(record[0], op, address, places)
         found.append(Waiter(block, thread, operation.NAMES[op], _goal(record, places, nic), waited_s, writer))
-    if not poisoned(memory):  # so that the waiters of a later error find free places
-        memory.fill(layout.WAITERS, layout.N_WAITERS * layout.WAITER_SIZE, 0)
+    if not poisoned(memory):  # So that the waiters of a later error find free entries.
+        memory.fill(layout.WAITERS, _WAITERS_BYTES, 0)
     return sorted(found, key=lambda waiter: (waiter.block, waiter.thread))
 
 
@@ -233,7 +225,7 @@ def _await_answers(memory: Memory) -> None:
 
 
 def _answers(memory: Memory) -> list[tuple[int, ...]]:
-    table = memory.read(layout.WAITERS, layout.N_WAITERS * layout.WAITER_SIZE)
+    table = memory.read(layout.WAITERS, _WAITERS_BYTES)
     entries = range(0, len(table), layout.WAITER_SIZE)
     written = (at for at in entries if struct.unpack_from("<Q", table, at + layout.WAITER_STATE)[0] == state.FAILED)
     return [layout.ERROR_RECORD.unpack_from(table, at + layout.WAITER_RECORD) for at in written]
@@ -254,12 +246,6 @@ def _comes(pe: int, places: Places) -> str:
     return f"PE {pe} writes it{over} when it comes there"
 
 
-def _timeout() -> str:
-    from pgas.base import config
-
-    return f"{config.read('PGAS_TIMEOUT'):g}"
-
-
 def place(address: int, places: Places) -> str:
     """Describe an address: an array's element, or a word of team memory."""
     offset = (address & ((1 << window.STRIDE_SHIFT) - 1)) - window.HEAP_OFFSET
@@ -277,6 +263,6 @@ def _value(word: int, address: int, places: Places) -> str:
 
 
 def _integer(word: int, dtype: np.dtype | None) -> int:
-    """Return a word as a signed number if dtype is signed, or if there is no dtype: -1 is likelier than 2^64 - 1."""
+    """Return a word as a signed number if dtype is signed, or if there is no dtype, because -1 is more likely than 2^64 - 1."""
     signed = dtype is None or dtype.kind == "i"
     return word - (1 << 64) if signed and word >> 63 else word

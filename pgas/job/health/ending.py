@@ -1,4 +1,4 @@
-"""How the end of a program ends its job: by an uncaught exception, an exit status, without finalize, or by the death of a process."""
+"""How the end of a program ends its job: by an uncaught exception, an exit status, without finalize, or by a process failure."""
 
 import atexit
 import contextlib
@@ -31,7 +31,7 @@ _installed: set[int] = set()
 
 
 class Ends(Protocol):
-    """A job, so far as the end of its program concerns it."""
+    """The part of a job that the end of its program needs."""
 
     bootstrap: Bootstrap
     health: Health
@@ -55,8 +55,8 @@ def install(bootstrap: Bootstrap, current: Callable[[], Ends | None]) -> None:
     """Let the end of this program end its job, on every PE, and mark the processes that it starts. Further calls do nothing.
 
     Args:
-        bootstrap: that of the first job.
-        current: returns the job; None before and after it.
+        bootstrap: bootstrap of the first job.
+        current: function that returns the job; None before and after it.
     """
     pid = os.getpid()
     if pid in _installed:
@@ -66,7 +66,7 @@ def install(bootstrap: Bootstrap, current: Callable[[], Ends | None]) -> None:
     show, leave = sys.excepthook, sys.exit
 
     def on_exception(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
-        if os.getpid() != pid:  # a forked child: the job is its parent's, here and below
+        if os.getpid() != pid:  # In a forked child, the job is its parent's, here and below.
             show(kind, error, tb)
             return
         job = current()
@@ -92,7 +92,7 @@ def install(bootstrap: Bootstrap, current: Callable[[], Ends | None]) -> None:
     sys.excepthook = on_exception
     # `raise SystemExit(3)` and exit(3) outside `with pgas.init()` are not detected: such a PE ends only when all PEs have reached their
     # ends.
-    sys.exit = on_exit  # type: ignore[assignment]  # functions of atexit do not get the status
+    sys.exit = on_exit  # type: ignore[assignment]  # Because functions of atexit do not receive the status.
     atexit.register(lambda: _at_exit(bootstrap, current) if os.getpid() == pid else None)
 
 
@@ -100,14 +100,12 @@ def end_all(bootstrap: Bootstrap, explain: Callable[[], None], *, after: bool, g
     """End the job; print why, unless another process on this node does. The job does not end before one has printed it.
 
     Args:
-        bootstrap: that of the job.
-        explain: prints why.
-        after: whether the failure here follows from another process's, which that process reports.
+        explain: function that prints why.
+        after: whether the failure here follows from another process's failure, which that process reports.
         grace_s: seconds for others to print it, and to end the job.
-        status: exit status of the job.
     """
-    with contextlib.suppress(ValueError):  # not the main thread
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt this
+    with contextlib.suppress(ValueError):  # This is not the main thread.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # A second Ctrl-C must not interrupt this.
     word = detector.last_word()
     if word is None:
         explain()
@@ -128,17 +126,17 @@ def _at_exit(bootstrap: Bootstrap, current: Callable[[], Ends | None]) -> None:
         _finalize(job)
     here = detector.here()
     if bootstrap.last_call and len(here) > 1 and (seconds := patience()) < math.inf:
-        # No thread of this process could report a long wait, because the call holds the GIL; and Python 3.12 cannot fork at exit.
+        # No thread of this process could report a long wait, because the call holds the GIL, and Python 3.12 cannot fork at exit.
         pes = [str(number) for pe in here.items() for number in pe]
         command = [sys.executable, "-I", "-S", liveness.__file__, liveness.AT_END, pes[0], bootstrap.last_call, str(seconds), *pes]
         null = subprocess.DEVNULL
-        with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # it outlives this process by a moment
+        with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # Because it outlives this process by a moment.
             subprocess.Popen(command, stdin=null, stdout=null, start_new_session=True)
 
 
 def _finalize(job: Ends) -> None:
-    """Finalize; an exception ends the job. Python ignores exceptions of atexit functions, and the other PEs would wait for this PE."""
-    bootstrap = job.bootstrap  # not that of the first job of this process
+    """Finalize. An exception ends the job, because Python ignores exceptions of atexit functions, and the other PEs would wait."""
+    bootstrap = job.bootstrap  # Not that of the first job of this process.
     if job.health.broken and bootstrap.size == 1:
         job.abandon()
         return

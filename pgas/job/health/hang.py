@@ -1,6 +1,6 @@
 """The hang report of a PE: the waits of its host and kernels, the outstanding work of its NIC, and the expected writers.
 
-It is made when a wait of any PE has lasted PGAS_TIMEOUT, and on SIGUSR1 (inquiry.py), after which the program continues.
+The report is made when a wait of any PE has lasted PGAS_TIMEOUT, and on SIGUSR1 (inquiry.py), after which the program continues.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _CALLS = 6
 #: Maximum number of groups of waiting threads in the report.
 _WAITS = 16
 
-#: Turns of the simulator after which every wait has read the poison word (each reads it in one of 64: kernels/ops/sync.py).
+#: Number of turns of the simulator after which every wait has read the poison word, which happens every 64 turns (kernels/ops/sync.py).
 _LOOKS = 70
 
 
@@ -60,21 +60,20 @@ class Reporter:
     """A PE's part in the hang reports of its job.
 
     Args:
-        subject: the sources of this PE's report.
         form: text, json or off.
     """
 
     def __init__(self, subject: Subject, form: str) -> None:
         self._subject = subject
         self._inquiry = Inquiry(subject.me, lambda reason: emit(subject, reason, form))
-        #: The address for requests of other PEs of the node.
+        #: Address for requests of other PEs on the node.
         self.address = self._inquiry.address
         self.start, self.stop, self.forked = self._inquiry.start, self._inquiry.stop, self._inquiry.give_signal_back
-        self._launches = threading.Lock()  # several threads may launch
+        self._launches = threading.Lock()  # Because several threads may launch.
         self.begin()
 
     def begin(self) -> None:
-        """Start without an error: the next wait that lasts too long makes every PE report."""
+        """Start without an error, so that the next wait that lasts too long makes every PE report."""
         self._done = self._answering = self._ended_kernel = False
 
     def launching(self, kernel: str, stream: int) -> None:
@@ -99,7 +98,7 @@ class Reporter:
         try:
             yield
         except PgasError as error:
-            with contextlib.suppress(PgasError):  # the context may be lost
+            with contextlib.suppress(PgasError):  # The context may be lost.
                 if not self._done and (getattr(error, "timed_out", False) or device_state.timed_out(self._subject.memory)):
                     self._done = True
                     words = str(error)
@@ -109,9 +108,9 @@ class Reporter:
             raise
 
     def recorded_in_simulator(self, go_on_waiting: Callable[[], None]) -> bool:
-        """Called by a thread of the simulator that has written a record; return whether it ends the kernel.
+        """Called by a thread of the simulator that has written a record. Return whether the thread must end the kernel.
 
-        go_on_waiting: lets other threads run.
+        go_on_waiting: function that lets other threads run.
 
         The thread of the first error ends the kernel, after all waiting threads have recorded their waits; these do not continue. On a GPU,
         kernels run to their end instead.
@@ -138,7 +137,7 @@ def emit(subject: Subject, reason: str, form: str) -> None:
     try:
         report = gather(subject, reason)
         words = json.dumps({"hang_report": report}) + "\n" if form == "json" else text(report)
-    except Exception as error:  # the state may be too broken to be read
+    except Exception as error:  # The state may be too broken to be read.
         words = f"pgas: PE {subject.me} cannot make its hang report: {type(error).__name__}: {error}\n"
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
@@ -149,7 +148,7 @@ def gather(subject: Subject, reason: str) -> dict[str, Any]:
     """Return the report: plain values, for text() or JSON."""
     subject.memory.enter()
     place = _places(subject.places)
-    host = _host_stack()  # before anything waits
+    host = _host_stack()  # This must come before anything here waits.
     error = None
     waiters = device_state.waiters(subject.memory, subject.places, subject.me, subject.n_pes, subject.nic, subject.timeout_s)
     if device_state.recorded(subject.memory):
@@ -245,13 +244,13 @@ def _host_stack() -> list[str]:
     frame = platform.host_frame(sys._current_frames().get(main))
     frames: list[FrameType] = []
     while frame is not None:
-        if not _is_own(frame):
+        if frame.f_globals.get("__name__") not in (__name__, "pgas.job.health.inquiry"):  # These belong to the report itself.
             frames.insert(0, frame)
         frame = frame.f_back
     first = next((i for i, f in enumerate(frames) if _is_of_pgas(f)), len(frames))
     doing = []
     if kernel := backend.compiling(main):
-        doing = [f"is compiling kernel {kernel}"]  # instead of the compiler's calls
+        doing = [f"is compiling kernel {kernel}"]  # In place of the compiler's calls.
         frames = frames[: next((i for i in range(first, len(frames)) if not _is_of_pgas(frames[i])), len(frames))]
     calls = [f"{os.path.basename(f.f_code.co_filename)}:{f.f_lineno} {f.f_code.co_name}" for f in frames[max(0, first - 1) :]] + doing
     return calls if len(calls) <= _CALLS else [*calls[:2], "...", *calls[2 - _CALLS :]]
@@ -259,8 +258,3 @@ def _host_stack() -> list[str]:
 
 def _is_of_pgas(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "pgas"
-
-
-def _is_own(frame: FrameType) -> bool:
-    """Whether a frame belongs to the report itself."""
-    return frame.f_globals.get("__name__") in (__name__, "pgas.job.health.inquiry")

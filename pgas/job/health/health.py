@@ -1,4 +1,4 @@
-"""What this PE knows of failures in its job, and how they end its waits."""
+"""The failures in a job that this PE has detected, and how they end its waits."""
 
 import contextlib
 import math
@@ -15,8 +15,8 @@ from pgas.transports.nic.adapter import AdapterGone
 
 __all__ = ["Health"]
 
-#: Seconds to wait, after an error that another process's death may have caused, for notice of that death: a process that uses a GPU takes
-#: long to exit.
+#: Seconds to wait, after an error that another process's death may have caused, for notice of that death, because a process that uses a GPU
+#: takes long to exit.
 NOTICE_S = 4.0
 
 
@@ -35,9 +35,9 @@ class Health:
     """The processes that ended, the first error of this PE's kernels and NIC, and the limits of its waits.
 
     Attributes:
-        detector: notices when another process of the job ends.
+        detector: detector of the end of another process of the job.
         lost: the message about the first process that ended; None while all run.
-        failure: the first error of kernels or the NIC, until reset(); kept only if it is one that users may catch.
+        failure: the first error of kernels or the NIC, until reset(); kept only if users may catch it.
         given_up: why kernels must not wait any more; empty while they may.
         broken: whether an error has left kernels or NIC in an unknown state, so that the job cannot end in the ordinary way.
         exit_status: the code of the program's SystemExit; None unless it is ending by one.
@@ -50,7 +50,7 @@ class Health:
         self.given_up = ""
         self.broken = False
         self.exit_status: Any = None
-        self._noticed = threading.Event()  # set with lost
+        self._noticed = threading.Event()  #: set when lost is
         self._examined: BaseException | None = None
         self._limit = math.inf, ""
 
@@ -94,10 +94,10 @@ class Health:
             self._limit = before
 
     def death_behind(self, error: BaseException) -> str | None:
-        """Return the message about the death that caused an error, None if none did. The error may arrive before the news."""
+        """Return the message about the death that caused an error, or None if none did. The error may arrive before the news."""
         if not self.detector.watches or not follows_death(error):
             return None
-        if error is not self._examined:  # wait once per error: an uncaught one comes here again
+        if error is not self._examined:  # Wait only once per error, because an uncaught error comes here again.
             self._examined = error
             self._noticed.wait(NOTICE_S)
         return self.lost
@@ -118,7 +118,7 @@ class Health:
         """Raise the first error of kernels or NIC: the one found before, or one found inside.
 
         Args:
-            waiting: makes a context in which the host waits.
+            waiting: function that makes a context in which the host waits.
         """
         if self.failure is not None:
             raise again(self.failure)
@@ -126,7 +126,7 @@ class Health:
             with self.deaths_first(), waiting():
                 yield
         except BaseException as error:
-            if not getattr(error, "timed_out", False):  # after a timeout the host may wait again
+            if not getattr(error, "timed_out", False):  # After a timeout, the host may wait again.
                 self.broken = True
                 self.failure = again(error) if isinstance(error, PgasError) else None
             raise

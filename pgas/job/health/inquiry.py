@@ -1,10 +1,10 @@
-"""Requests for hang reports: by SIGUSR1, and of PEs among themselves.
+"""Requests for hang reports: by SIGUSR1, and from one PE to another.
 
 A thread of each PE waits for both, so a report is made even while the main thread is in a C function that never returns. PEs of a node
-send each other datagrams, which need no files and tolerate dead PEs. SIGUSR1 to any PE makes all PEs of the node report.
+send each other datagrams, which need no files and tolerate failed PEs. SIGUSR1 to any PE makes all PEs of the node report.
 
-SIGUSR1 does not end a process that has imported pgas, before and after its job, either. A user who looks for the cause of a hang sends it
-to all PEs, and some of them may not have come to the end of pgas.init().
+Before and after its job, SIGUSR1 does not end a process that has imported pgas, because a user who looks for the cause of a hang sends the
+signal to all PEs, and some of them may not have reached the end of pgas.init().
 """
 
 import contextlib
@@ -22,41 +22,38 @@ from pgas.base import credentials, plain
 
 __all__ = ["Inquiry", "survive"]
 
-#: Least seconds between two reports of a PE; requests in between are ignored.
+#: Minimum seconds between two reports of a PE; requests in between are ignored.
 _ONCE_S = 2.0
 
 #: Seconds to wait for the other PEs' reports.
 _ANSWER_S = 4.0
 
 
-#: The Inquiry of a job that another thread than the main one has started. Only the main thread may set handlers, so survive()'s stays.
+#: The Inquiry of a job that a thread other than the main one has started. Only the main thread may set handlers, so survive()'s stays.
 _of_thread: "Inquiry | None" = None
 
 
 def survive() -> None:
     """Let SIGUSR1 print where the program is while there is no job, instead of ending it. A handler of the program stays."""
-    with contextlib.suppress(ValueError):  # only the main thread may set handlers
+    with contextlib.suppress(ValueError):  # Only the main thread may set handlers.
         if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
             signal.signal(signal.SIGUSR1, _without_job)
 
 
 def _without_job(number: int, frame: FrameType | None) -> None:
     if (inquiry := _of_thread) is not None:
-        with contextlib.suppress(OSError):  # it is being stopped, or has been signalled often
+        with contextlib.suppress(OSError):  # It is being stopped, or has been signaled often.
             os.write(inquiry._wakeup, bytes([number]))
         return
     where = "" if frame is None else f": it is at {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
-    os.write(
-        2, f"pgas: process {os.getpid()} has no job to report on, as pgas.init() has not ended, or pgas.finalize() has{where}\n".encode()
-    )
+    os.write(2, f"pgas: process {os.getpid()} has no job, because pgas.init() has not ended, or pgas.finalize() has{where}\n".encode())
 
 
 class Inquiry:
-    """Makes this PE's reports on request, and asks other PEs for theirs.
+    """Makes this PE's reports on request, and requests those of other PEs.
 
     Args:
-        me: this PE's number.
-        report: prints this PE's report, given the reason; called in any thread, one call at a time.
+        report: function that prints this PE's report, given the reason; called in any thread, one call at a time.
     """
 
     def __init__(self, me: int, report: Callable[[str], None]) -> None:
@@ -91,24 +88,24 @@ class Inquiry:
             _of_thread = self
         else:
             self._handler = signal.getsignal(signal.SIGUSR1)
-            if isinstance(earlier := getattr(self._handler, "__self__", None), Inquiry):  # it was stopped in another thread
+            if isinstance(earlier := getattr(self._handler, "__self__", None), Inquiry):  # It was stopped in another thread.
                 self._handler = earlier._handler
             signal.signal(signal.SIGUSR1, self._on_signal)
             # The C signal handler writes to the wakeup fd. A Python handler runs only when the main thread is back in Python.
             before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
             self._hears_itself = before == -1
-            if before != -1:  # asyncio's, which stays
+            if before != -1:  # It is asyncio's, which stays.
                 signal.set_wakeup_fd(before)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        stopped = self._wakeup < 0  # in another thread than the main one, which cannot restore the handler
+        stopped = self._wakeup < 0  # By a thread other than the main one, which cannot restore the handler.
         if not stopped and not self._hears_itself:
             os.write(self._wakeup, bytes([number]))
         if callable(self._handler) and (stopped or self._handler is not _without_job):
             self._handler(number, frame)
 
     def ask(self, reason: str, *, wait: bool) -> None:
-        """Report, and let all peers report. wait: for their answers, at most _ANSWER_S."""
+        """Report, and let all peers report. wait: whether to wait for their answers, at most _ANSWER_S."""
         told = set()
         with self._answered:
             for pe in self._peers:
@@ -127,8 +124,8 @@ class Inquiry:
                 self._last = time.monotonic()
 
     def _send(self, pe: int, reason: str | None) -> bool:
-        """Ask a peer for its report, or tell it that this PE has reported (reason None)."""
-        with contextlib.suppress(OSError):  # the peer is gone, or its queue is full
+        """Request a peer's report, or notify it that this PE has reported (reason None)."""
+        with contextlib.suppress(OSError):  # The peer is gone, or its queue is full.
             self._inbox.sendto(plain.dumps((self._me, reason)), socket.MSG_DONTWAIT, f"\0{self._peers[pe]}")
             return True
         return False
@@ -154,7 +151,7 @@ class Inquiry:
         try:
             pe, reason = plain.loads(data)
             known = pe in self._peers
-        except (TypeError, ValueError):  # malformed: ignored
+        except (TypeError, ValueError):  # Malformed datagrams are ignored.
             return
         if known and isinstance(reason, str):
             self._once(reason)
@@ -174,7 +171,7 @@ class Inquiry:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         if not self._hears_itself or threading.current_thread() is threading.main_thread():
-            for fd in (self._signalled, wakeup):  # otherwise the C signal handler still writes there
+            for fd in (self._signalled, wakeup):  # Otherwise, the C signal handler still writes there.
                 os.close(fd)
         self._inbox.close()
 

@@ -1,4 +1,4 @@
-"""The program's other threads that are inside calls of pgas: the end of a job waits for them."""
+"""The program's other threads that are inside calls of pgas. The end of a job waits for them."""
 
 import contextlib
 import linecache
@@ -25,9 +25,9 @@ _kept: contextlib.ExitStack | None = None
 
 
 def awaited(seconds: float, interrupt: Callable[[], None]) -> list[str]:
-    """Wait until no other thread is inside a call of pgas, but no longer than some seconds; describe those that still are.
+    """Wait until no other thread is inside a call of pgas, at most a number of seconds, and describe those that still are.
 
-    interrupt: called now and then; ends the wait by an exception.
+    interrupt: function called during the wait; it may end the wait by an exception.
     """
     deadline = time.monotonic() + seconds
     while (left := _inside()) and time.monotonic() < deadline:
@@ -37,15 +37,15 @@ def awaited(seconds: float, interrupt: Callable[[], None]) -> list[str]:
 
 
 def close(resources: contextlib.ExitStack, end_waits: Callable[[], None]) -> None:
-    """Close the resources of a job, its memory among them, when no other thread is inside a call of pgas.
+    """Close the resources of a job, including its memory, when no other thread is inside a call of pgas.
 
-    A thread that stays inside for a grace period keeps them until the next pgas.init() or the end of the process.
+    If a thread stays inside for a grace period, the resources are kept until the next pgas.init() or the end of the process.
 
-    end_waits: ends waits of kernels; called if a thread is inside.
+    end_waits: function that ends waits of kernels; called if a thread is inside.
     """
     global _kept
     if _inside():
-        with contextlib.suppress(PgasError):  # the context may be lost
+        with contextlib.suppress(PgasError):  # The context may be lost.
             end_waits()
     if awaited(GRACE_S, lambda: None):
         _kept = resources
@@ -77,7 +77,7 @@ def _inside() -> list[str]:
 
 
 def _call(frame: FrameType | None) -> FrameType | None:
-    """Return the frame of the call of pgas that a thread is in, None if it is in none."""
+    """Return the frame of the call of pgas that a thread is in, or None if it is in none."""
     frame, call = platform.host_frame(frame), None
     while frame is not None:
         if f"{frame.f_globals.get('__name__')}.".startswith(_PUBLIC):
@@ -88,7 +88,7 @@ def _call(frame: FrameType | None) -> FrameType | None:
 
 def _described(call: FrameType) -> str:
     caller = call.f_back
-    if caller is None or caller.f_code.co_filename == threading.__file__:  # the target of a thread
+    if caller is None or caller.f_code.co_filename == threading.__file__:  # It is the target of a thread.
         return f"pgas.{call.f_code.co_name}"
     path, line = caller.f_code.co_filename, caller.f_lineno
     return f"{linecache.getline(path, line).strip()} ({os.path.basename(path)}:{line})"

@@ -1,1 +1,1 @@
-"""What users' data lies in: the symmetric heap, its arrays, registered local memory, and team memory."""
+"""Memory for users' data: the symmetric heap, its arrays, registered local memory, and team memory."""

@@ -1,6 +1,6 @@
-"""Symmetric arrays: the compiler's device arrays (in the simulator: its own) whose memory is a block of the symmetric heap.
+"""Symmetric arrays: device arrays of the compiler, or of the simulator, whose memory is a block of the symmetric heap.
 
-They work with kernels, slices and readers of ``__cuda_array_interface__`` (CuPy, PyTorch), and refuse every use after free.
+They work with kernels, slices, and readers of ``__cuda_array_interface__`` (CuPy, PyTorch), and reject every use after free.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ from pgas.kernels.compiler import backend, cuda
 if TYPE_CHECKING:
 
     class _DeviceArray:
-        """The interface of Numba's device arrays and fake ones, for type checkers, as Numba has no type hints."""
+        """The interface of Numba's device arrays and fake ones, for type checkers, because Numba has no type hints."""
 
         shape: tuple[int, ...]
         strides: tuple[int, ...]
@@ -77,9 +77,9 @@ def dtype_of(dtype: Any) -> np.dtype:
     Raises:
         TypeError: if it is not a dtype, or not allowed on the heap.
     """
-    name = str(dtype).removeprefix("torch.")  # PyTorch has the names of NumPy
+    name = str(dtype).removeprefix("torch.")  # Because PyTorch has NumPy's names.
     if name == "bfloat16" or name.startswith("float8_"):
-        importlib.import_module("ml_dtypes")  # registers those names with NumPy
+        importlib.import_module("ml_dtypes")  # It registers those names with NumPy.
     try:
         dtype = np.dtype(dtype if name == str(dtype) else name)
     except TypeError:
@@ -125,7 +125,7 @@ def _refuse_freed(block: HeapBlock) -> None:
 
 
 def check_freeable(array: Any, block: HeapBlock | None, heap: int) -> None:
-    """Refuse to free anything but an array that was allocated. block: that of the array; heap: address of this PE's heap.
+    """Reject what is not an array that was allocated. block: the array's block; heap: address of this PE's heap.
 
     Raises:
         ValueError: if array is not on the symmetric heap, or is a view.
@@ -164,7 +164,7 @@ class _OnHeap(_DeviceArray):
             "a symmetric array cannot be copied or pickled, because it refers to this PE's memory; use array.copy_to_host() instead"
         )
 
-    def __deepcopy__(self, memo: Any) -> NoReturn:  # the simulator's arrays would forward it to NumPy's
+    def __deepcopy__(self, memo: Any) -> NoReturn:  # Because the simulator's arrays would forward it to NumPy's.
         self.__reduce_ex__(None)
 
     def __repr__(self) -> str:
@@ -179,14 +179,14 @@ class _OnHeap(_DeviceArray):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: types.TracebackType | None) -> None:
-        """Free the array if it is not freed yet. After an exception keep it, because other PEs may not get here."""
+        """Free the array if it is not freed yet. After an exception, keep it, because other PEs may not reach this line."""
         block = block_of(self)
         if kind is None and block is not None and not block.freed:
             self._free()
 
 
 def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """An in-place operator: NumPy's on a copy on the host, then copied back. Without it the name would get an array off the heap."""
+    """Make an in-place operator: NumPy's on a copy on the host, then copied back. Otherwise, the name would get an array off the heap."""
 
     def update(array: _OnHeap, other: Any) -> _OnHeap:
         result = operation(_on_host(array), _on_host(other) if isinstance(other, _OnHeap) else other)
@@ -200,7 +200,7 @@ def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
 
 
 def _on_host(array: _OnHeap) -> np.ndarray:
-    """Return a copy on the host. Numba copies views with gaps between device arrays only."""
+    """Return a copy on the host. Numba copies views with gaps only between device arrays."""
     if array.is_c_contiguous() or array.is_f_contiguous():
         return array.copy_to_host()  # type: ignore[no-any-return]
     whole = cuda.device_array(array.shape, array.dtype)
@@ -230,7 +230,7 @@ def _uncopied(array: np.ndarray, call: str, *shape: Any, order: str = "C") -> np
 
 
 def _exported(array: Any, device: tuple[int, int], asked: Any, copy: bool | None) -> Any:
-    """Return the capsule of __dlpack__. asked: the device that the reader wants."""
+    """Return the capsule of __dlpack__. asked: the device that the reader requests."""
     if copy:
         raise BufferError("__dlpack__ does not copy a symmetric array; copy the result of from_dlpack")
     if asked is not None and tuple(asked) != device:
@@ -264,10 +264,10 @@ if SIMULATOR:
                 "version": 3,
             }
 
-        if not TYPE_CHECKING:  # for type checkers, every name would exist
+        if not TYPE_CHECKING:  # Otherwise, every name would exist for type checkers.
 
             def __getattr__(self, name: str) -> Any:
-                # NumPy's interfaces have no names for the dtypes of ml_dtypes; without them np.asarray() calls __array__().
+                # NumPy's interfaces have no names for the dtypes of ml_dtypes. Without them, np.asarray() calls __array__().
                 if name in ("__array_interface__", "__array_struct__") and self._ary.dtype.isbuiltin == 2:
                     raise AttributeError(name)
                 return super().__getattr__(name)
@@ -276,7 +276,7 @@ if SIMULATOR:
             return SymmetricArray(ary, self.stream, self._block)
 
         def __getitem__(self, idx: Any) -> Any:
-            """Return an element or a view; NumPy's copy for an array or list of subscripts, which a GPU's arrays refuse."""
+            """Return an element or a view, or NumPy's copy for an array or list of subscripts, which a GPU's arrays reject."""
             ary = self._ary
             item = ary[idx]
             if not isinstance(item, np.ndarray) or (item.size and not np.may_share_memory(item, ary)):
@@ -329,9 +329,8 @@ if SIMULATOR:
         address: int, shape: tuple[int, ...], dtype: np.dtype, block: HeapBlock, strides: tuple[int, ...] | None = None
     ) -> "SymmetricArray":
         """Return the array whose first element is at an address of the window; in C order if strides are not given."""
-        extents = (
-            [stride * (n - 1) for n, stride in zip(shape, strides or _c_strides(shape, dtype), strict=True)] if math.prod(shape) else []
-        )
+        steps = strides or _c_strides(shape, dtype)
+        extents = [stride * (n - 1) for n, stride in zip(shape, steps, strict=True)] if math.prod(shape) else []
         below = -sum(e for e in extents if e < 0)
         nbytes = below + sum(e for e in extents if e > 0) + dtype.itemsize
         memory = (ctypes.c_byte * nbytes).from_address(address - below)
@@ -352,7 +351,7 @@ else:
     _Method = TypeVar("_Method", bound=Callable[..., Any])
 
     def _checked(method: _Method) -> _Method:
-        """Wrap a method that makes a view: Numba's own does not notice a freed block, and may return a plain array."""
+        """Wrap a method that makes a view, because Numba's own does not detect a freed block, and may return a plain array."""
 
         @functools.wraps(method)
         def view(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -392,7 +391,7 @@ else:
 
         def bind(self, stream: Any = 0) -> "SymmetricArray":
             """Return the same array with another default stream."""
-            bound = type(self).__new__(type(self))  # Numba's bind() uses copy.copy(), which is refused
+            bound = type(self).__new__(type(self))  # Not Numba's bind(), because it uses copy.copy(), which raises an error here.
             bound.__dict__.update(self.__dict__, stream=stream)
             return bound
 
@@ -402,7 +401,7 @@ else:
             return type(self)(shape, strides, self.dtype, self.stream, self.gpu_data)  # type: ignore[call-arg, arg-type]
 
         def _reshaped(self, call: str, *shape: Any, order: str) -> "SymmetricArray":
-            like = as_strided(np.empty(0, self.dtype), self.shape, self.strides)  # without memory: it is never read
+            like = as_strided(np.empty(0, self.dtype), self.shape, self.strides)  # It needs no memory, because it is never read.
             made = _uncopied(like, call, *shape, order=order)
             return self._with_layout(made.shape, made.strides)
 
@@ -438,7 +437,7 @@ else:
                 HeapError: if the array was freed.
                 BufferError: if DLPack has no such elements, or a copy or another device is asked for.
             """
-            device = self.__dlpack_device__()  # in a new thread it makes the GPU current
+            device = self.__dlpack_device__()  # In a new thread, this makes the GPU current.
             if stream not in (None, -1, 1):
                 wait_for_default(stream)
             return _exported(self, device, dl_device, copy)
@@ -450,7 +449,7 @@ else:
         strides = strides or _c_strides(shape, dtype)
         pointer = compiler.checked_memory(address, block.nbytes, block, _refuse_freed)
         array = SymmetricArray(shape, strides, dtype, gpu_data=pointer)  # type: ignore[call-arg, arg-type]
-        array.gpu_data = pointer  # Numba gives empty arrays a null pointer; empty symmetric arrays have addresses too
+        array.gpu_data = pointer  # Because Numba gives empty arrays a null pointer, but empty symmetric arrays also have addresses.
         array._block = block
         return array
 

@@ -14,7 +14,7 @@ __all__ = ["CPU", "CUDA", "capsule"]
 #: DLDeviceType.
 CPU, CUDA = 1, 2
 
-#: DLDataTypeCode by NumPy's kind, and by the names of ml_dtypes' types, which are not NumPy's.
+#: DLDataTypeCode by NumPy's kind, and by the names of ml_dtypes' types, which NumPy lacks.
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _NAMED = {
     "bfloat16": 4, "float8_e3m4": 7, "float8_e4m3": 8, "float8_e4m3b11fnuz": 9, "float8_e4m3fn": 10, "float8_e4m3fnuz": 11,
@@ -62,7 +62,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
 
 @ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 def _drop(unused: int) -> None:
-    """Destructor of a capsule. A capsule that still has its name has no reader."""
+    """Free the memory of a capsule that still has its name, because such a capsule has no reader."""
     if _valid(unused, _NAME):
         _lent.pop(_pointer(unused, _NAME), None)
 
@@ -74,12 +74,8 @@ def capsule(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtyp
     """Return a capsule of memory; it keeps owner alive until its reader is done.
 
     Args:
-        address: of the first element.
-        shape: of the array.
-        strides: in bytes.
-        dtype: of the elements.
+        strides: strides in bytes.
         device: DLDeviceType and number of the device.
-        owner: an object that must live as long as the reader.
 
     Raises:
         BufferError: if DLPack has no such elements, or a stride is not a multiple of the element's size.

@@ -42,7 +42,7 @@ class HeapBlock:
         return f"{self.dtype} array of shape {self.shape} allocated at {self.where}"
 
     def element(self, offset: int) -> str:
-        """Return the subscript, as ``[3]`` or ``[1, 2]``, of the element at a heap offset inside the block."""
+        """Return the subscript, such as ``[3]`` or ``[1, 2]``, of the element at a heap offset inside the block."""
         index = (offset - self.offset) // max(self.dtype.itemsize, 1)
         if index >= math.prod(self.shape):
             return f"[{index}]"
@@ -56,19 +56,19 @@ class Allocator:
     """First fit with coalescing over [0, size). Deterministic: equal sequences of calls give equal offsets.
 
     Args:
-        size: bytes of heap.
-        origin: offset of the heap in the slot. Slots begin at multiples of every alignment, so an address is aligned as
+        size: size of the heap in bytes.
+        origin: offset of the heap in the slot. Slots begin at multiples of every alignment, so an address has the alignment of
             origin + heap offset.
-        limit: most bytes after extend(); None: size.
+        limit: maximum size after extend(); None: size.
     """
 
     def __init__(self, size: int, origin: int = 0, limit: int | None = None) -> None:
         self.size, self._origin, self.limit = size, origin, limit or size
-        self._free: list[tuple[int, int]] = [(0, size)]  # (offset, bytes), by offset, never adjacent
-        self.blocks: list[HeapBlock] = []  # by offset
+        self._free: list[tuple[int, int]] = [(0, size)]  #: offset and size of free ranges, ordered by offset, never adjacent
+        self.blocks: list[HeapBlock] = []  #: blocks, ordered by offset
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype, alignment: int, where: str) -> HeapBlock:
-        """Return a new block. A block of 0 bytes takes one unit too, so that its address is unique.
+        """Return a new block. A block of 0 bytes also takes one unit, so that its address is unique.
 
         Raises:
             ValueError: if alignment is not a power of two.
@@ -134,7 +134,7 @@ class Allocator:
         self._free.insert(i, (start, end - start))
 
     def unfreed(self) -> str:
-        """Return the list of arrays that are not freed: a line for each kind, with the line that allocated it; "" if there are none."""
+        """Return a list of the arrays that are not freed: a line for each kind, with the line that allocated it; "" if there are none."""
         lines = Counter(f"{b.where}: {b.dtype} array of shape {b.shape}, {size_text(b.nbytes)}" for b in self.blocks)
         shown = [line if count == 1 else f"{line}, {count} times" for line, count in lines.items()]
         count = len(self.blocks)

@@ -1,4 +1,4 @@
-"""Registered local memory, outside the heap, that the NIC can access: a table of pieces. Kernels read a copy of it (kernels/layout.py)."""
+"""Registered local memory: a table of regions outside the heap that the NIC can access. Kernels read a copy of it (kernels/layout.py)."""
 
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ class RegisteredMemory(NamedTuple):
 
 
 class LocalMemory:
-    """The registered memory. Without a NIC all memory can be an operand, and this is only a list."""
+    """The registered memory. Without a NIC, all memory can be an operand, and this is only a list."""
 
     def __init__(self, nic: NIC | None) -> None:
         self._nic = nic
@@ -38,7 +38,7 @@ class LocalMemory:
         self._pieces[number] = RegisteredMemory(start, end, owner)
 
     def remove(self, number: int) -> None:
-        """Deregister the memory of an entry. Nothing may use it."""
+        """Deregister the memory of an entry. Nothing may use it any more."""
         piece = self._pieces.pop(number)
         if self._nic is not None:
             self._nic.unregister(number, piece.start)
@@ -53,5 +53,5 @@ class LocalMemory:
         return next((number for number, piece in self._pieces.items() if piece.start == start), None)
 
     def holds(self, start: int, end: int) -> bool:
-        """Whether memory is registered, in one piece."""
+        """Whether one region contains this memory."""
         return any(piece.start <= start and end <= piece.end for piece in self._pieces.values())

@@ -17,7 +17,7 @@ __all__ = ["NODE", "PREDEFINED", "SAME_LOCAL", "SHARED", "WORLD", "Handle", "Pla
 PREDEFINED = ("TEAM_WORLD", "TEAM_SHARED", "TEAM_NODE", "TEAM_SAME_LOCAL")
 WORLD, SHARED, NODE, SAME_LOCAL = range(len(PREDEFINED))
 
-#: Maximum number of team memory units. The bitmap of free units is part of a note (NOTE_BYTES).
+#: Maximum number of team memory units, because the bitmap of free units is part of a note (NOTE_BYTES).
 _UNITS = 2048
 
 #: Bytes of the note that members exchange when they make a team: hash of the call, free numbers, free units.
@@ -27,10 +27,11 @@ NOTE_BYTES = HASH_BYTES + layout.MAX_TEAMS // 8 + _UNITS // 8
 #: Initial epoch of a channel; its first collective has the next one.
 _EPOCH = 1
 
-#: Predefined teams, and teams of all PEs that programs can make by default, unless those take more bytes; _FEWEST teams always have room.
+#: Default number of teams of all PEs, including the predefined ones, and the bytes that limit it; _FEWEST teams always have room.
 _DEFAULT_TEAMS, _DEFAULT_BYTES, _FEWEST = len(PREDEFINED) + 32, 512 << 20, len(PREDEFINED) + 4
 
-#: Channels for the host's calls: for each of a team's channels, and maximum number by the number of members (their channels are large).
+#: Number of channels for the host's calls per channel of a team, and maximum of their number times that of members, because channels of
+#: many members are large.
 _HOST_CHANNELS, _HOST_PARTS = 4, 256
 
 #: Bytes of a pair of words.
@@ -66,7 +67,7 @@ class Plan:
         if requested["PGAS_MAX_TEAMS"] is None:
             room = _DEFAULT_BYTES // plan.team_bytes(n_pes, plan.channels)
             plan = replace(plan, max_teams=max(_FEWEST, min(_DEFAULT_TEAMS, room)))
-        if n_pes * _PAIR_BYTES > 2 * plan.ll_bytes:  # alltoallv and collect: a part of staging has a pair of words for each member
+        if n_pes * _PAIR_BYTES > 2 * plan.ll_bytes:  # In alltoallv and collect, staging has a pair of words for each member.
             least = 1 << (n_pes * _PAIR_BYTES // 2 - 1).bit_length()
             raise HeapError(f"PGAS_LL_BYTES={plan.ll_bytes}: for {n_pes} PEs it must be {least} or more")
         if plan.nbytes > window.HEAP_OFFSET:
@@ -102,7 +103,7 @@ class Plan:
         return self.all_channels(members, channels) * self.channel_bytes(members)
 
     def notes_offset(self, members: int, channels: int) -> int:
-        """Return the offset of the members' notes in a team's memory; this PE's outgoing note follows the last."""
+        """Return the offset of the members' notes in a team's memory. This PE's outgoing note follows the last one."""
         return self.list_offset(members, channels) + _line(4 * members)
 
     @property
@@ -112,7 +113,7 @@ class Plan:
 
     @property
     def unit(self) -> int:
-        """Bytes of a unit, in which team memory is allocated."""
+        """Bytes of a unit of team memory."""
         unit = 1024
         while unit * _UNITS < self.nbytes:
             unit *= 2
@@ -134,8 +135,8 @@ class Room:
         return Room(self.numbers & other.numbers, self.units & other.units)
 
     def first(self, count: int) -> tuple[int, int] | None:
-        """Return the first free number and the first of ``count`` consecutive free units; None if there are none."""
-        runs, length = self.units, 1  # bit i of runs: ``length`` units from i on are free
+        """Return the first free number and the first of ``count`` consecutive free units, or None if there are none."""
+        runs, length = self.units, 1  # Bit i of runs is set if ``length`` units from i on are free.
         while length < count and runs:
             step = min(length, count - length)
             runs &= runs >> step
@@ -168,13 +169,13 @@ class Record:
 
 
 class Handle(int):
-    """A team's number, with the record of the team that it was made for; without one for a predefined team."""
+    """A team's number, with the record of the team for which it was made; a predefined team has no record."""
 
     _record: Record | None = None
 
 
 def handles(args: tuple[Any, ...]) -> tuple[Handle, ...]:
-    """Return the teams among a kernel's arguments, also those in tuples."""
+    """Return the teams among a kernel's arguments, including those in tuples."""
     found: tuple[Handle, ...] = ()
     for argument in args:
         if isinstance(argument, Handle):
@@ -189,8 +190,6 @@ class Teams:
 
     Args:
         memory: this PE's memory, with the slot and the state page mapped.
-        me: this PE's number.
-        plan: the division of team memory.
         groups: all PEs, in groups that map each other's memory.
         nodes: all PEs, in groups of one node each.
     """
@@ -220,7 +219,7 @@ class Teams:
             self._enter(number, tuple(pes), self.plan.channels, found[1], "", self.plan.units(most, self.plan.channels))
 
     def add(self, number: int, pes: tuple[int, ...], channels: int, first_unit: int, where: str) -> None:
-        """Make a team at a place that is free on all members. No member may use it before all have made it."""
+        """Make a team at a location that is free on all members. No member may use it before all have made it."""
         self._enter(number, pes, channels, first_unit, where, self.plan.units(len(pes), channels))
 
     def _enter(self, number: int, pes: tuple[int, ...], channels: int, first_unit: int, where: str, units: int) -> None:
@@ -285,14 +284,14 @@ class Teams:
             PgasError: if it was destroyed, or this PE is not a member.
         """
         record = self.records.get(number)
-        if isinstance(number, Handle) and number._record is not None and number._record is not record:  # the number may be another team's
+        if isinstance(number, Handle) and number._record is not None and number._record is not record:  # It may be another team's number.
             raise PgasError(f"team {int(number)} was destroyed or belongs to an earlier job")
         if record is None:
             raise PgasError(f"team {int(number)} does not exist, or this PE is not a member of it")
         return record
 
     def check(self, handles: tuple[Handle, ...]) -> None:
-        """Refuse the arguments of a launch if one of these teams was destroyed.
+        """Reject the arguments of a launch if one of these teams was destroyed.
 
         Raises:
             PgasError: if one was.

@@ -1,6 +1,6 @@
-"""The software NIC in the place of a NIC: started by PE 0, opened by every PE.
+"""The software NIC, which replaces a NIC. PE 0 starts it, and every PE opens it.
 
-This is the only module that imports transports/softhca, and it does so only for a card: the rest works without that package.
+This is the only module that imports transports/softhca. It does so only for a software NIC, because the rest works without that package.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,33 +40,23 @@ def queue_pairs() -> int:
 class SoftwareCard:
     """Opens this PE's side of the software NIC (adapter.Opener).
 
-    In weak mode the card delays the start and the completion of WQEs by the time of several operations in the simulator. This exposes a
-    source reused too early, or a flag on another queue pair that should have waited.
+    In weak mode, the software NIC delays the start and the completion of WQEs by the time of several operations in the simulator. This
+    exposes a source that is reused too early, or a flag on another queue pair that should have waited.
 
     Args:
-        requested: the values of the PGAS_* variables.
-        gpu: this PE's GPU.
-        pes: all PEs.
-        me: this PE's number.
-        warn: shows the user a warning.
+        warn: function that shows the user a warning.
         rung_by_cpu: whether a CPU stores to its registers.
     """
 
     def __init__(
-        self,
-        requested: Mapping[str, Any],
-        gpu: "GPU | None",
-        pes: Sequence[topology.PE],
-        me: int,
-        warn: Callable[[str], None],
-        *,
+        self, requested: Mapping[str, Any], gpu: "GPU | None", pes: Sequence[topology.PE], me: int, warn: Callable[[str], None], *,
         rung_by_cpu: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._requested, self._gpu, self._pes, self._me, self._warn, self._rung_by_cpu = requested, gpu, pes, me, warn, rung_by_cpu
         self._process: SoftHCAProcess | None = None
 
     def begin(self, n_pes: int) -> tuple[str, int]:
-        """Start the card with the engine, and on the GPU, that the variables ask for. Raises TransportError."""
+        """Start the software NIC with the engine and on the GPU that the variables request. Raises TransportError."""
         from pgas.transports.softhca.process import client
 
         requested, gpu = self._requested, self._gpu
@@ -95,7 +85,7 @@ class SoftwareCard:
         return self._process.name, self._process.pid
 
     def open(self, name: str, memory: Memory, shared: list[tuple[int, int, int]]) -> "SoftHCA":
-        """Connect to the software NIC. On GPUs all its registers are mapped, because a GPU's pages have 2 MiB."""
+        """Connect to the software NIC. On GPUs, all its registers are mapped, because a GPU's pages have 2 MiB."""
         from pgas.transports.softhca import layout
         from pgas.transports.softhca.process import client
 
@@ -105,6 +95,6 @@ class SoftwareCard:
         return client.SoftHCA(name, self._me, shared, None if self._gpu is None else map_registers, rung_by_cpu=self._rung_by_cpu)
 
     def end(self, *, orderly: bool) -> None:
-        """End the card; if orderly, it ends by itself."""
+        """End the software NIC; if orderly, it ends by itself."""
         if self._process is not None:
             self._process.close() if orderly else self._process.end()

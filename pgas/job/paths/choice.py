@@ -51,7 +51,7 @@ class Paths:
         return next(pes for pes in self.groups if pe in pes)
 
     def constants(self, requested: Mapping[str, Any], gpu: "GPU | None") -> window.Constants:
-        """Return what this PE's kernels are compiled with."""
+        """Return the constants with which this PE's kernels are compiled."""
         largest = max(pe.gpu_memory for pe in self.pes)
         settled = {
             **requested,
@@ -62,17 +62,17 @@ class Paths:
 
     @property
     def two(self) -> bool:
-        """Whether the job has two paths."""
+        """Whether the job has two transports."""
         near, far = registry.parts(self.transport)
         return near is not far
 
     @property
     def far(self) -> str:
-        """The name of the transport to PEs whose memory is not mapped; "" in a job with one path."""
+        """The name of the transport to PEs whose memory is not mapped; "" in a job with one transport."""
         return registry.parts(self.transport)[1].name if self.two else ""
 
     def ways_to(self, me: int) -> str:
-        """Return ": PEs 0-1 over p2p; PEs 2-3 over ibgda", for messages; "" in a job with one path."""
+        """Return ": PEs 0-1 over p2p; PEs 2-3 over ibgda", for messages; "" in a job with one transport."""
         if not self.two:
             return ""
         near = self.near_pes(me)
@@ -107,25 +107,16 @@ class Paths:
 
 
 def choose(
-    job: Collective,
-    me: int,
-    requested: Mapping[str, Any],
-    gpu: "GPU | None",
-    pes: Sequence[topology.PE],
-    warn: Callable[[str], None],
+    job: Collective, me: int, requested: Mapping[str, Any], gpu: "GPU | None", pes: Sequence[topology.PE], warn: Callable[[str], None]
 ) -> Paths:
     """Choose the paths of a job. Collective.
 
     Args:
-        job: makes collective calls.
-        me: this PE's number.
-        requested: the values of the PGAS_* variables, the same on every PE but for those of hca.LOCAL.
-        gpu: this PE's GPU.
-        pes: all PEs.
-        warn: shows the user a warning.
+        requested: the values of the PGAS_* variables, which are the same on every PE except those of hca.LOCAL.
+        warn: function that shows the user a warning.
 
     Raises:
-        TransportError: if the transport asked for cannot connect all PEs, or PGAS_HCA names no NIC that it can use.
+        TransportError: if the requested transport cannot connect all PEs, or PGAS_HCA names no NIC that it can use.
         ValueError: if PGAS_PES_PER_NODE does not fit the number of PEs.
         BootstrapError: if another PE failed.
     """
@@ -142,7 +133,7 @@ def choose(
         except TransportError as error:
             if name == wanted or wanted in registry.pairs():
                 raise
-            return "", str(error)  # another transport may do
+            return "", str(error)  # Another transport may be possible.
         return choices[name].name, choices[name].reason
 
     def ask(name: str) -> Sequence[topology.PE]:

@@ -1,11 +1,11 @@
 """The GPU of this PE as the platform of its kernels (platform.py): its choice, its properties, and its access to other GPUs."""
 
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
+from uuid import UUID
 
 from cuda.bindings import driver
 from cuda.core import Device
@@ -13,6 +13,7 @@ from cuda.core import Device
 from pgas.base.backend import cuda_device_count
 from pgas.base.errors import PgasError
 from pgas.base.remedies import explain
+from pgas.base.waits import until
 from pgas.job.paths import gpu_streams
 from pgas.kernels.compiler import compiler, launches
 from pgas.transports.devices import pci_address
@@ -36,8 +37,8 @@ class GPU:
     name: str
     memory: int
     mps: bool
-    pci: str  #: bus address as sysfs writes it, e.g. "0000:3b:00.0"
-    in_order: bool  #: whether it sees what a NIC writes into its memory in order
+    pci: str  #: bus address in the notation of sysfs, such as "0000:3b:00.0"
+    in_order: bool  #: whether it observes NIC writes to its memory in order
 
     def access(self, peer_uuid: str) -> str | None:
         """Return None if this GPU can load from and store to the peer's memory; otherwise the reason why it cannot."""
@@ -48,7 +49,7 @@ class GPU:
                 if int(check(driver.cuDeviceCanAccessPeer(self.ordinal, ordinal), "cuDeviceCanAccessPeer")):
                     return None
                 return f"the GPUs ({self.name}) have no peer access (see nvidia-smi topo -p2p r)"
-        return None  # invisible here (CUDA_VISIBLE_DEVICES): mapping its memory will tell
+        return None  # It is not visible here (CUDA_VISIBLE_DEVICES). Mapping its memory will raise an error if it has no peer access.
 
 
 def bind(node_rank: int) -> GPU:
@@ -83,7 +84,7 @@ def _enter(ordinal: int) -> None:
     """Make the primary context of a GPU current.
 
     Raises:
-        PgasError: if there is none for this process; says what is known about the reason.
+        PgasError: if there is none for this process; the message gives the reason, if it is known.
     """
     mps = " from its MPS server" if _under_mps(ordinal) else ""
     try:
@@ -92,7 +93,7 @@ def _enter(ordinal: int) -> None:
         known = explain(str(error))[:1]
         raise PgasError("; ".join([str(error), *(f"{entry.cause}; {entry.remedy}" for entry in known)])) from error
     try:
-        compiler.select_device(ordinal)  # also retains it
+        compiler.select_device(ordinal)  # This also retains it.
     finally:
         driver.cuDevicePrimaryCtxRelease(ordinal)
 
@@ -107,17 +108,12 @@ def host_array(array: Any) -> None:
 
 def wait(stream: Any, call: str, poll: Callable[[], None], guarded: Callable[[], AbstractContextManager[None]]) -> None:
     with guarded():
-        compiler.enter_device()  # a new thread of the program has no current GPU
-        Device().set_current()  # tells cuda.core of the current one
+        compiler.enter_device()  # Because a new thread of the program has no current GPU.
+        Device().set_current()  # So that cuda.core also uses it.
         event = core_stream(stream).record()
-        started, pause = time.perf_counter(), 10e-6
-        while not event.is_done:
-            if time.perf_counter() - started > 200e-6:
-                poll()
-                time.sleep(pause)
-                pause = min(pause * 1.5, 1e-3)
+        until(lambda: event.is_done, poll)
         if stream is None:
-            check(driver.cuCtxSynchronize(), "cuCtxSynchronize")  # cuda.core's sync() starts the CUDA runtime for that
+            check(driver.cuCtxSynchronize(), "cuCtxSynchronize")  # Not cuda.core's sync(), because that starts the CUDA runtime.
 
 
 def read_again() -> None:
@@ -148,15 +144,14 @@ def _under_mps(ordinal: int) -> bool:
 def uuid(ordinal: int) -> str:
     """Return the UUID of a GPU, by which every process on the node knows it."""
     raw = check(driver.cuDeviceGetUuid(ordinal), "cuDeviceGetUuid").bytes
-    text = bytes(b & 0xFF for b in raw).hex() if not isinstance(raw, bytes) else raw.hex()
-    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return f"GPU-{UUID(bytes=bytes(b & 0xFF for b in raw))}"
 
 
 def place_engine(gpu: GPU, used: set[str | None], device: int | None, sms: int) -> tuple[int, int, int]:
     """Return where the cuda engine of the software NIC runs: GPU, SMs (0: all that it gets), percentage of SMs for MPS (0: no limit).
 
     Args:
-        gpu: that of the PE which starts it.
+        gpu: GPU of the PE that starts it.
         used: UUIDs of the GPUs of all PEs.
         device, sms: PGAS_SOFTHCA_DEVICE and PGAS_SOFTHCA_SMS.
 
@@ -168,7 +163,7 @@ def place_engine(gpu: GPU, used: set[str | None], device: int | None, sms: int) 
         device = next((ordinal for ordinal in range(count) if uuid(ordinal) not in used), gpu.ordinal)
     if device >= count:
         raise PgasError(f"PGAS_SOFTHCA_DEVICE={device}: {count} GPU(s) are visible to PE 0, 0 to {count - 1}")
-    if uuid(device) not in used and not _under_mps(device):  # otherwise software NICs and PEs of other jobs may be there
+    if uuid(device) not in used and not _under_mps(device):  # Otherwise, software NICs and PEs of other jobs may use it.
         return device, sms, 0
     total = _attribute(_Attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device)
     share = min(sms or total // 4, total)

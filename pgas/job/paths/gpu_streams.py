@@ -41,7 +41,7 @@ def handle_of(stream: Any) -> int:
 def capturing(stream: Any) -> bool:
     """Whether a stream is being captured (Platform.capturing)."""
     status, state = driver.cuStreamIsCapturing(driver.CUstream(handle_of(stream)))
-    if status == driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:  # the default stream, while a blocking stream is being captured
+    if status == driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:  # The default stream, while a blocking stream is being captured.
         return True
     return bool(status == driver.CUresult.CUDA_SUCCESS and state != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 

@@ -21,10 +21,7 @@ def choose(transport: str, requested: Mapping[str, Any], gpu: "GPU | None", turn
     """Return the NIC of this PE for a transport over NICs.
 
     Args:
-        transport: its name.
-        requested: the values of the PGAS_* variables.
-        gpu: this PE's GPU.
-        turn: number of this PE on its node.
+        turn: number of this PE among those of its node.
 
     Raises:
         TransportError: if the requested device does not exist, or cannot carry the transport; the message lists the devices.
@@ -34,13 +31,7 @@ def choose(transport: str, requested: Mapping[str, Any], gpu: "GPU | None", turn
 
 
 def ordering(requested: Mapping[str, Any], gpu: "GPU | None", choice: Choice | None) -> str:
-    """Return PGAS_NIC_ORDERING; for "auto" what CUDA says of this PE's GPU. The software NIC writes in order.
-
-    Args:
-        requested: the values of the PGAS_* variables.
-        gpu: this PE's GPU.
-        choice: the NIC of this PE.
-    """
+    """Return PGAS_NIC_ORDERING or, for "auto", what CUDA reports for this PE's GPU. The software NIC writes in order."""
     wanted: str = requested["PGAS_NIC_ORDERING"]
     if wanted != "auto":
         return wanted
@@ -49,10 +40,9 @@ def ordering(requested: Mapping[str, Any], gpu: "GPU | None", choice: Choice | N
 
 
 def queue_pairs(requested: Mapping[str, Any], pes: Sequence[topology.PE]) -> int:
-    """Return PGAS_IBGDA_NUM_RC_PER_PE; for "auto" the usual number, or what the software NIC has for each pair of PEs that share it.
+    """Return PGAS_IBGDA_NUM_RC_PER_PE or, for "auto", the usual number, or what the software NIC has for each pair of PEs that share it.
 
     Args:
-        requested: the values of the PGAS_* variables.
         pes: all PEs, with their NICs; none if the job uses no NIC.
     """
     wanted: int | str = requested["PGAS_IBGDA_NUM_RC_PER_PE"]

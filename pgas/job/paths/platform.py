@@ -21,7 +21,7 @@ __all__ = ["Platform", "platform"]
 
 
 class Platform(Protocol):
-    """What runs kernels."""
+    """The GPU or the simulator, which runs kernels."""
 
     # Of the kernels that host calls launch: maximum number of blocks and number of threads per block of a copy; threads of a collective.
     COPY_BLOCKS: int
@@ -62,7 +62,7 @@ class Platform(Protocol):
         """Return a name of the GPU, and how many blocks of a kernel can run concurrently on it."""
 
     def argument(self, address: int, size: int, dtype: np.dtype, make: Callable[[int, int, np.dtype], Any]) -> Any:
-        """Return a flat array as a kernel's argument. make: makes an array of these three."""
+        """Return a flat array as a kernel's argument. make: function that makes an array of these three."""
 
     # Running kernels ------------------------------------------------------------------------------------------------------------
 
@@ -70,14 +70,13 @@ class Platform(Protocol):
         """Wait for the kernels of a stream (None: of the device). Raises if a kernel failed, or the context is lost.
 
         Args:
-            stream: the stream.
             call: the user's call, for messages.
-            poll: called during a wait for a GPU; may raise to end the wait.
-            guarded: makes the context of a wait for a GPU.
+            poll: function called during a wait for a GPU; it may raise to end the wait.
+            guarded: function that makes the context of a wait for a GPU.
         """
 
     def read_again(self) -> None:
-        """Let later kernels see that the host has changed words of the state page that no kernel changes."""
+        """Let later kernels observe that the host has changed words of the state page that no kernel changes."""
 
     def forbid(self, why: str) -> None:
         """In a forked child, let every access of kernels to memory raise a PgasError with this text, if that is possible."""

@@ -13,7 +13,7 @@ from pgas.base import model
 from pgas.job.paths.streams import handle, is_default
 from pgas.kernels.compiler import cpu, cuda
 from pgas.sim import engine
-from pgas.sim import forbid as forbid  # a member of the interface, unchanged
+from pgas.sim import forbid as forbid  # A member of the interface, unchanged.
 from pgas.sim.arrays import is_array, ndarray_of
 from pgas.transports.memory.memfd import HostMemory
 
@@ -64,5 +64,5 @@ def argument(address: int, size: int, dtype: np.dtype, make: Callable[[int, int,
 
 
 def wait(stream: Any, call: str, poll: Any, guarded: Any) -> None:
-    if stream is None:  # a stream's kernels have ended: launches return then
+    if stream is None:  # The kernels of a stream have ended, because launches return only then.
         engine.wait_for_kernels(f"{call}()")

@@ -22,7 +22,7 @@ def handle(stream: Any) -> int:
         for name in ("ptr", "cuda_stream", "handle"):
             if hasattr(stream, name):
                 return int(getattr(stream, name) or 0)
-        if hasattr(stream, "is_building"):  # a graph builder of cuda.core
+        if hasattr(stream, "is_building"):  # It is a graph builder of cuda.core.
             return handle(stream.stream)
     raise TypeError(
         "stream must be 0 or a stream of Numba, cuda.core, CuPy or PyTorch (an object with __cuda_stream__, ptr, cuda_stream or handle), "
@@ -36,12 +36,12 @@ def failed_in_driver(error: Exception) -> bool:
 
 
 def interrupts_capture(error: Exception) -> bool:
-    """Whether an error of CUDA says only that a capture does not allow a call; the context works as before."""
+    """Whether an error of CUDA means only that a capture does not allow a call, so that the context works as before."""
     return any(name in str(error) for name in ("CUDA_ERROR_STREAM_CAPTURE_", "CUDA_ERROR_CAPTURED_EVENT"))
 
 
 def normalized(configuration: tuple[Any, ...]) -> tuple[tuple[int, ...], tuple[int, ...], Any, int]:
-    """Return the four parts of a configuration, the sizes of grid and block in three dimensions. Raises as three()."""
+    """Return the four parts of a configuration, with the sizes of grid and block in three dimensions. Raises like three()."""
     grid, block, *rest = configuration
     stream, shared = (*rest, 0, 0)[:2] if rest else (0, 0)
     return three("grid", grid), three("block", block), stream, shared
@@ -56,7 +56,7 @@ def three(name: str, sizes: Any) -> tuple[int, ...]:
     """Return the sizes of a grid or block, which are integers, in three dimensions.
 
     Raises:
-        ValueError: there are no sizes, or more than three.
+        ValueError: if there are no sizes, or more than three.
     """
     given = sizes_of(sizes)
     if not 1 <= len(given) <= 3:

@@ -1,4 +1,4 @@
-"""The choice of transports from the PEs' nodes, GPUs, and NICs, and checks of these. Pure functions of the PEs' descriptions."""
+"""The choice of transports from the PEs' nodes, GPUs, and NICs, and checks of these, by pure functions of the PEs' descriptions."""
 
 import os
 from collections import defaultdict
@@ -30,24 +30,19 @@ class PE:
     node: str
     pid: int
     version: str
-    #: UUID of its GPU; None in the simulator.
-    gpu: str | None
+    gpu: str | None  #: UUID of its GPU; None in the simulator
     gpu_name: str
-    #: Whether it is a client of an MPS server.
-    mps: bool
-    #: Bytes of GPU memory (0 in the simulator).
-    gpu_memory: int
-    #: Options that must be equal on all PEs: (name, value) pairs.
-    options: tuple[tuple[str, object], ...]
-    #: Its NIC, e.g. "mlx5_0:1", and why; "softhca" is the software NIC, "" a device asked for that cannot be used.
-    nic: str = SOFTHCA
+    mps: bool  #: whether it is a client of an MPS server
+    gpu_memory: int  #: bytes of GPU memory; 0 in the simulator
+    options: tuple[tuple[str, object], ...]  #: names and values of options that must be equal on all PEs
+    nic: str = SOFTHCA  #: its NIC, such as "mlx5_0:1"; "softhca": the software NIC; "": a requested device that cannot be used
     nic_reason: str = ""
-    #: Size in bytes of its node's memory.
+    #: Size of its node's memory in bytes.
     host_memory: int = field(default_factory=lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
 def check_alike(pes: Sequence[PE]) -> None:
-    """Refuse a job whose PEs were started differently.
+    """Reject a job whose PEs were started differently.
 
     Raises:
         BootstrapError: if versions, options, or backends (GPU or simulator) differ; the message gives the first difference.
@@ -67,7 +62,7 @@ def check_shared_gpus(pes: Sequence[PE]) -> None:
     """Reject PEs that share a GPU without MPS, because with time slices, a round trip between their kernels takes milliseconds.
 
     Raises:
-        TransportError: if PEs share a GPU without MPS; the message names them and the GPU, and says how to start MPS.
+        TransportError: if PEs share a GPU without MPS; the message names them and the GPU, and gives the command that starts MPS.
     """
     sharing = defaultdict(list)
     for pe in pes:
@@ -87,10 +82,6 @@ def check_memory(pes: Sequence[PE], size: int) -> None:
 
     In the simulator, the default size is never rejected, because memory is allocated on first use, and PEs on a laptop seldom fill their
     heaps.
-
-    Args:
-        pes: all PEs.
-        size: value of PGAS_SYMMETRIC_SIZE.
 
     Raises:
         HeapError: if they do; the message gives the size of the heaps, the memory, and the largest size of each heap.
@@ -116,7 +107,6 @@ def slow_engine(pes: Sequence[PE], gpu: str) -> str | None:
     """Return a warning if the cuda engine of the software NIC would share a GPU with a PE without MPS; None otherwise.
 
     Args:
-        pes: all PEs.
         gpu: UUID of the engine's GPU, on the node of the PEs.
     """
     for pe in pes:
@@ -132,7 +122,6 @@ def choose_engine(requested: str, on_gpus: bool) -> str:
     """Return the engine of the software NIC.
 
     Args:
-        requested: value of PGAS_ENGINE.
         on_gpus: whether heaps are in GPU memory.
 
     Raises:
@@ -169,7 +158,6 @@ class Neighbours:
     """Which PEs are on one node, and which of these map each other's memory.
 
     Args:
-        pes: all PEs.
         access: access[a][b] is None if PE a can map PE b's memory, otherwise the reason why it cannot; used only for PEs on one node.
         per_node: PGAS_PES_PER_NODE.
 
@@ -182,7 +170,7 @@ class Neighbours:
     per_node: tuple[int, ...] = ()
     numbers: list[int] = field(init=False)  #: number of each PE's node under per_node
     groups: tuple[Sequence[int], ...] = field(init=False)  #: groups that map each other's memory; ranges if consecutive
-    nodes: tuple[Sequence[int], ...] = field(init=False)  #: the PEs of each node, likewise
+    nodes: tuple[Sequence[int], ...] = field(init=False)  #: the PEs of each node; ranges if consecutive
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "numbers", numbers_for_tests(self.per_node, len(self.pes)))
@@ -216,7 +204,7 @@ class Neighbours:
         return len({pe.node for pe in self.pes}) == 1
 
 
-#: Asks all PEs for their NICs for a transport; returns the PEs with these. Collective.
+#: Function that queries all PEs for their NICs for a transport, and returns the PEs with these. Collective.
 Ask = Callable[[str], Sequence[PE]]
 
 
@@ -225,8 +213,8 @@ def choose_transport(requested: str, neighbours: Neighbours, ask: Ask, engine: s
 
     Args:
         requested: value of PGAS_TRANSPORT.
-        neighbours: where the PEs are.
-        ask: asks for NICs.
+        neighbours: the nodes of the PEs, and which PEs map each other's memory.
+        ask: function that queries NICs.
         engine: value of PGAS_ENGINE.
 
     Raises:
@@ -247,23 +235,23 @@ def choose_transport(requested: str, neighbours: Neighbours, ask: Ask, engine: s
         having[name] = ask(name)
         without = min((pe for pe in having[name] if pe.nic in ("", SOFTHCA)), key=lambda pe: pe.nic, default=None)
         if without is None:
-            return _beside(transport.name, name, neighbours, having[name], engine)
+            return _with_nics(transport.name, name, neighbours, having[name], engine)
         lacking.setdefault(f"PE {without.number} has no NIC ({without.nic_reason})", []).append(name)
     if neighbours.one_machine and neighbours.per_node and all(pe.nic for pes in having.values() for pe in pes):
-        return _beside(transport.name, through[0], neighbours, having[through[0]], engine)
+        return _with_nics(transport.name, through[0], neighbours, having[through[0]], engine)
     nics = ", ".join(f"for {' and '.join(names)} {why}" for why, names in lacking.items())
     raise TransportError(f"{refusal}; {nics}")
 
 
-def _beside(near: str, far: str, neighbours: Neighbours, pes: Sequence[PE], engine: str) -> tuple[str, str]:
+def _with_nics(near: str, far: str, neighbours: Neighbours, pes: Sequence[PE], engine: str) -> tuple[str, str]:
     """Return the name and the reason of a job whose PEs use NICs, and a second transport where they map each other's memory."""
-    alone = all(len(group) == 1 for group in neighbours.groups)  # then no pair of PEs would use a second path
+    alone = all(len(group) == 1 for group in neighbours.groups)  # Then no pair of PEs would use a second transport.
     why = "no PE maps another's memory" if alone else "not all PEs map each other's memory"
     return far if alone else f"{near},{far}", f"{why}; {far} {_over(far, neighbours, pes, engine)}"
 
 
 def _unmapped(name: str, neighbours: Neighbours) -> str:
-    """Return the refusal of a transport that needs all PEs to map each other's memory: the first two that do not."""
+    """Return the error of a transport that needs all PEs to map each other's memory. It names the first two PEs that do not."""
     pes, n = neighbours.pes, len(neighbours.pes)
     a, b, why = next((a, b, why) for b in range(n) for a in range(b) if (why := neighbours.apart(a, b)) is not None)
     if not neighbours.together(a, b):
@@ -274,7 +262,7 @@ def _unmapped(name: str, neighbours: Neighbours) -> str:
 
 
 def _over(name: str, neighbours: Neighbours, pes: Sequence[PE], engine: str) -> str:
-    """Return what a transport uses: the PEs' NICs, or the software NIC.
+    """Return a text with the PEs' NICs that a transport uses, or with the software NIC.
 
     Raises:
         TransportError: if some PEs have no NIC, or the software NIC would have to connect nodes.
@@ -289,7 +277,7 @@ def _over(name: str, neighbours: Neighbours, pes: Sequence[PE], engine: str) -> 
 
 
 def _over_devices(pes: Sequence[PE], real: Sequence[PE]) -> str:
-    """Return the devices and ports of a job over RDMA devices, and why each was chosen.
+    """Return a text with the devices and ports of a job over RDMA devices, and why each was chosen.
 
     Raises:
         TransportError: if some PEs chose the software NIC, which has no network.
