@@ -17,10 +17,11 @@ TEST = pair.PerfTest(
     name="shmem_get_bw",
     description="Bandwidth and message rate of gets from inside a kernel, every byte checked.",
     kernels=bulk.bandwidth_kernels({"block": pgas.get_nbi_block, "warp": pgas.get_nbi_warp, "thread": pgas.get_nbi}),
+    lent=bulk.lent_bandwidth_kernels({"block": pgas.get_block, "warp": pgas.get_warp, "thread": pgas.get}),
     workload=bulk.bandwidth_workload,
     wqes=bulk.wqes,
     pattern=pair.Pattern.PULL,
-    defaults=Defaults("double"),
+    defaults=Defaults("double", lends=True),
     simulator_defaults=shmem_put_bw.TEST.simulator_defaults,
 )
 

@@ -19,10 +19,11 @@ TEST = pair.PerfTest(
     name="shmem_put_bw",
     description="Bandwidth and message rate of puts from inside a kernel, every byte checked.",
     kernels=bulk.bandwidth_kernels({"block": pgas.put_nbi_block, "warp": pgas.put_nbi_warp, "thread": pgas.put_nbi}),
+    lent=bulk.lent_bandwidth_kernels({"block": pgas.put_block, "warp": pgas.put_warp, "thread": pgas.put}),
     workload=bulk.bandwidth_workload,
     wqes=bulk.wqes,
-    defaults=Defaults("double"),
-    simulator_defaults=Defaults("double", max_size=1 << 20, iters=5, warmup_iters=1, ctas=4, threads_per_cta=32),
+    defaults=Defaults("double", lends=True),
+    simulator_defaults=Defaults("double", max_size=1 << 20, iters=5, warmup_iters=1, ctas=4, threads_per_cta=32, lends=True),
 )
 
 main = TEST.main

@@ -6,6 +6,7 @@ from typing import Any
 import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
 
 # isort: split
+import numpy as np
 from numba import cuda
 
 from pgas.perftests.harness.grid import grid_barrier
@@ -14,7 +15,18 @@ from pgas.perftests.harness.workload import WARP, Workload, latency_workload, pu
 from pgas.perftests.harness.workload import share as plain_share
 from pgas.transports.mlx5.wqe import MESSAGE_MAX
 
-__all__ = ["bandwidth_kernels", "bandwidth_workload", "latency_kernels", "message_workload", "scope_syncs", "share", "wqes"]
+__all__ = [
+    "LENT_BYTES",
+    "bandwidth_kernels",
+    "bandwidth_workload",
+    "latency_kernels",
+    "lent_bandwidth_kernels",
+    "lent_latency_kernels",
+    "message_workload",
+    "scope_syncs",
+    "share",
+    "wqes",
+]
 
 share = cuda.jit(device=True)(plain_share)
 
@@ -99,6 +111,55 @@ def _latency_kernel(call: Any, sync: Any) -> Any:
                 pgas.quiet()
 
     return latency
+
+
+#: Bytes of shared memory that each CTA lends with --smem; its callers have equal parts.
+LENT_BYTES = 44 << 10
+
+#: By scope, the number of callers in a CTA.
+_CALLERS = {
+    "block": cuda.jit(device=True)(lambda: 1),
+    "warp": cuda.jit(device=True)(lambda: cuda.blockDim.x // WARP),
+    "thread": cuda.jit(device=True)(lambda: cuda.blockDim.x),
+}
+_GIVES = {"block": pgas.give_smem_block, "warp": pgas.give_smem_warp, "thread": pgas.give_smem}
+
+
+def lent_bandwidth_kernels(calls: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the kernels of bandwidth_kernels() with blocking calls, to which each CTA lends shared memory."""
+    return {scope: _lent_kernel(call, scope, alone=False) for scope, call in calls.items()}
+
+
+def lent_latency_kernels(calls: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the kernels of latency_kernels() with blocking calls, to which the CTA lends shared memory."""
+    return {scope: _lent_kernel(call, scope, alone=True) for scope, call in calls.items()}
+
+
+def _lent_kernel(call: Any, scope: str, *, alone: bool) -> Any:
+    worker, callers, give = _WORKERS[scope], _CALLERS[scope], _GIVES[scope]
+
+    @pgas.jit
+    def lent(dest: Any, source: Any, counter: Any, start: int, iters: int, pe: int) -> None:
+        memory = cuda.shared.array(LENT_BYTES, np.uint8)
+        number, workers = worker()
+        part = LENT_BYTES // callers()
+        at = number % callers() * part
+        smem = memory[at : at + part]
+        give(smem)
+        first, last = share(number, workers, dest.size)
+        to, what = dest[first:last], source[first:last]
+        for i in range(iters):
+            call(to, what, pe, smem=smem)
+            if alone:
+                if cuda.threadIdx.x == 0:
+                    pgas.quiet()
+            else:
+                grid_barrier(counter, start + (i + 1) * cuda.gridDim.x)
+        if not alone:
+            if cuda.grid(1) == 0:
+                pgas.quiet()
+
+    return lent
 
 
 def bandwidth_workload(size: int, options: Options) -> Workload:

@@ -45,6 +45,8 @@ class Defaults:
     reduce_op: str | None = None
     captures: bool = False
     """Whether the test has --cudagraph."""
+    lends: bool = False
+    """Whether the test has --smem."""
     fixed: tuple[str, ...] = ()
     """Flags that the test does not have; their values are fixed (stride: 1)."""
 
@@ -67,6 +69,7 @@ class Options:
     reduce_op: str | None
     bidir: bool
     cudagraph: bool
+    smem: bool
     transport: str | None
     json: str | None
     plot: str | None
@@ -154,12 +157,14 @@ def parse(prog: str, description: str, defaults: Defaults, scopes: Sequence[str]
         parser.add_argument("--plot", metavar="FILE", help="draw the results against message size into a PNG")
     if defaults.captures:
         parser.add_argument("--cudagraph", action="store_true", help="capture all iterations into a CUDA graph and launch that")
+    if defaults.lends:
+        parser.add_argument("--smem", action="store_true", help="lend shared memory to the calls (give_smem), which are then blocking")
     parser.add_argument("--seed", type=within(0, 2**63 - 1), default=1, metavar="N", help="seed of the payload [1]")
 
-    unchanged = asdict(defaults) | {"scope": scopes[0], "stride": 1, "bidir": False, "plot": None, "cudagraph": False}
+    unchanged = asdict(defaults) | {"scope": scopes[0], "stride": 1, "bidir": False, "plot": None, "cudagraph": False, "smem": False}
     found: dict[str, Any] = unchanged | vars(parser.parse_args(argv))
     found.pop("report_msgrate", None)
-    del found["fixed"], found["captures"]
+    del found["fixed"], found["captures"], found["lends"]
     options = Options(**found)
     if options.max_size < options.min_size:
         parser.error(

@@ -21,7 +21,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,7 @@ class PerfTest:
         description: first sentence of --help.
         kernels: kernels by scope, the default first, or by atomic operation: kernel(*buffers, *extra, counter, start, iters, pe). The
             kernel leaves start + steps(work, iters) in the counter.
+        lent: with --smem, the kernels instead, by scope.
         workload: function that divides one size; options.scope is one of those of kernels.
         wqes: function that returns the minimum and maximum number of WQEs of one iteration through a NIC. Its second argument is
             NIC.coalesces.
@@ -119,6 +120,7 @@ class PerfTest:
     signals: int = 0
     transports: Sequence[str] = TRANSPORTS
     unmapped: str = ""
+    lent: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def scopes(self) -> tuple[str, ...]:
@@ -283,7 +285,8 @@ def _measure(test: PerfTest, options: Options, work: Workload, leg: Leg, counter
     calls = {0, leg.other} if options.bidir or test.pattern is Pattern.PING_PONG else {0}
     receives = calls if test.pattern is not Pattern.PUSH else set(map(leg.peer_of, calls))
     sent, received = (options.iters if me in pes else 0 for pes in (calls, receives))
-    kernel, ctas, threads = test.kernels[options.atomic_op or work.scope], work.ctas, work.threads
+    kernels = test.lent if options.smem else test.kernels
+    kernel, ctas, threads = kernels[options.atomic_op or work.scope], work.ctas, work.threads
     try:
         buffers = test.buffers(work, options)
     except pgas.HeapError as error:

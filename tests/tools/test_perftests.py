@@ -359,6 +359,7 @@ def test_rows_of_a_near_pe_and_of_a_far_one(test, tmp_path):
         (shmem_put_bw, ["-b", "4", "-e", "20K", "-f", "5"], [4, 20, 100, 500, 2500, 12500]),
         (shmem_put_bw, ["-b", "7", "-e", "4K", "-f", "32", "-s", "warp", "--bidir"], [7, 224]),
         also(shmem_put_bw, ["-e", "4K", "-f", "32", "-s", "thread"], [4, 128, 4096]),
+        (shmem_put_bw, ["-b", "64K", "-e", "64K", "-s", "warp", "--smem"], [1 << 16]),
         (shmem_p_bw, ["-e", "1K", "-f", "7", "-i", "3", "-d", "double"], [4, 28, 196]),
         also(shmem_p_bw, ["-e", "1K", "-f", "32", "--bidir"], [4, 128]),
     ],
