@@ -193,7 +193,7 @@ def test_cards_that_do_not_answer(capsys, monkeypatch):
     lines = capsys.readouterr().out.splitlines()
     assert f"card {ended}: cannot be asked: the software NIC is gone: its process has ended" in lines
     assert f"card {silent}: cannot be asked: no answer within 0.2 s" in lines
-    assert f"card {nonsense}: cannot be asked: softhca: the answer is no JSON" in lines
+    assert f"card {nonsense}: cannot be asked: softhca: the answer is not JSON" in lines
     assert f"card {numbers}: its answer is not understood; it may be of another version of pgas" in lines
     assert f"card {foreign}: cannot be asked: the software NIC at {foreign!r} is another user's" in lines
     assert f"card {escapes} (process 0): \\x1b[2J \\x1b]0;x\\x07" in lines

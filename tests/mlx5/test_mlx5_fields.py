@@ -15,7 +15,8 @@ LAYOUT = Path(__file__).parents[1] / "golden" / "mlx5_layout.txt"
 
 
 def tables():
-    found = [value for module in (wqe, cqe, doorbell, contexts, capabilities, commands) for value in vars(module).values() if isinstance(value, Table)]
+    modules = (wqe, cqe, doorbell, contexts, capabilities, commands)
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, Table)]
     found += [table for layout in commands.LAYOUTS.values() for table in (layout.input, layout.output)]
     return {table.name: table for table in found}
 
