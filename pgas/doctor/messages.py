@@ -22,7 +22,7 @@ _KINDS = (
             r"is stopped$",
             r"did not reach|has not connected to|nothing came from|no answer within|no completion in",
             r"\bdeadlock\b",
-            r"stands still for|does not answer|^timed out$",
+            r"made no progress for|does not answer|^timed out$",
         ),
         "a PE waited longer than PGAS_TIMEOUT for something that another PE, or the NIC, had to do",
         "the message names what was awaited and who had to write it: look for a PE that took another branch, ended, or waits for this one; "
@@ -198,10 +198,11 @@ _KINDS = (
     Remedy(
         "inside pgas",
         (
-            r"WQE|octoword|data sheet|does not fit in|has bits outside|\bbits \d|whole bytes|of fields|no field|field name|inline",
+            r"WQE|octoword|not defined in pgas|does not fit in|has bits outside|\bbits \d|whole bytes|of fields|no field|field name|inline",
             r"a UAR page|masked atomics|^\w+\.\w+: ",
-            r"is allowed$|is not within|a multiple of|not 2\^n|names nothing|of that number|at offset \d|: an integer of \d+ bits",
-            r"answer is no JSON|^\S+ failed \(|^plain value: ",
+            r"nbytes must be 1 to|must be (a power of two|a multiple|4 or 8)|must have 1 to|a multiple of|not 2\^n|cannot be executed",
+            r"of that number|at offset \d|: an integer of \d+ bits",
+            r"answer is not JSON|^\S+ failed \(|^plain value: ",
         ),
         "a check inside pgas failed that no program should reach",
         "report it with the whole message, the command, and the output of python -m pgas doctor --json",
