@@ -1,6 +1,6 @@
 """numba-cuda as the compiler. Only this module and numba_cuda_values.py use its private parts. interface.py documents its functions.
 
-numba-cuda is in maintenance mode (its README, 2026-06): a back end for its successor will be another module in this directory.
+numba-cuda is in maintenance mode (its README, 2026-06), so that a back end for its successor will be another module in this directory.
 """
 
 import functools
@@ -549,7 +549,7 @@ class _CheckedPointer(MemoryPointer):  # type: ignore[misc, no-any-unimported]
     def view(self, start: int, stop: int | None = None) -> "_CheckedPointer":
         size = (self.size if stop is None else stop) - start
         part, pointer = _CheckedPointer.__new__(_CheckedPointer), binding.CUdeviceptr(int(self.device_pointer) + start)
-        # Set what __init__() sets, which also queries the driver for the current context; that takes longer than all the rest.
+        # Set the attributes that __init__() sets, because __init__() also queries the driver for the current context, which takes longest.
         part.__dict__.update(self.__dict__, _pointer=pointer, handle=pointer, size=size, _cuda_memsize_=size)
         return part
 
