@@ -81,7 +81,10 @@ REFUSALS = [
     ("pgas.signal_op(a, 0, 1, 0, i)", "pgas.signal_op: sig must be an array of uint64, not "),
     ("pgas.signal_op(s, 0, 1, 0, x)", "pgas.signal_op: pe must be an integer, not float32"),
     ("pgas.signal_wait_until(a, 0, pgas.EQ, 1)", "pgas.signal_wait_until: sig must be an array of uint64, not "),
-    ("pgas.wait_until(a, 0, pgas.EQ, 1)", "pgas.wait_until: ivar has elements of type float32; it must hold integers of 16, 32, or 64 bits"),
+    (
+        "pgas.wait_until(a, 0, pgas.EQ, 1)",
+        "pgas.wait_until: ivar has elements of type float32; it must hold integers of 16, 32, or 64 bits",
+    ),
     ("pgas.wait_until(h, 0, pgas.EQ, 1)", "pgas.wait_until: ivar has elements of type int8"),
     ("pgas.wait_until(s, 0, x, 1)", "pgas.wait_until: cmp must be an integer, not float32"),
     ("pgas.wait_until(s, 0, pgas.EQ, x)", "pgas.wait_until: value must be an integer, not float32"),
