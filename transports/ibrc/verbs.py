@@ -118,16 +118,9 @@ class VerbsNIC(RingNIC):
 
     def _introduction(self) -> Any:
         caps = self._device.capabilities
-        own = _Introduction(
-            str(self._device),
-            end_of(self._device, self._gid),
-            tuple(qp.qpn for qp in self.qps),
-            tuple(qp.psn for qp in self.qps),
-            _far(self._heap),
-            caps.max_msg_sz,
-            caps.atomics,
-        )
-        return astuple(own)
+        qpns, psns = tuple(qp.qpn for qp in self.qps), tuple(qp.psn for qp in self.qps)
+        end = end_of(self._device, self._gid)
+        return astuple(_Introduction(str(self._device), end, qpns, psns, _far(self._heap), caps.max_msg_sz, caps.atomics))
 
     def _clear(self) -> None:
         self._chains[:] = 0

@@ -303,11 +303,7 @@ class QueuePair:
             raise TransportError(
                 f"QP {self.qpn:#x}: port {port.port_num} of {self._adapter.name} is {port.link_layer}, the peer's is {remote.link_layer}"
             )
-        global_address = {
-            "src_addr_index": self._path.gid_index,
-            "rgid_rip": int.from_bytes(remote.gid, "big"),
-            "hop_limit": HOP_LIMIT,
-        }
+        global_address = {"src_addr_index": self._path.gid_index, "rgid_rip": int.from_bytes(remote.gid, "big"), "hop_limit": HOP_LIMIT}
         if port.link_layer != "Ethernet":
             local = {"vhca_port_num": port.port_num, "rlid": remote.lid, "sl": self._path.sl, "tclass": self._path.traffic_class}
             return local if port.gid[:8] == remote.gid[:8] else {**local, **global_address, "grh": 1}  # the subnet prefix

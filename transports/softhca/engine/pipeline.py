@@ -60,9 +60,7 @@ STATES = (
     State(responder.execute_read, {s.COMPLETE}, "IBTA, RDMA READ; rxe_resp.c read_reply"),
     State(responder.execute_atomic, {s.COMPLETE}, "IBTA, ATOMIC; PRM, masked atomics; rxe_resp.c atomic_reply"),
     State(
-        receiver.execute_receive,
-        {s.COMPLETE, s.RESPONDER_ERROR},
-        "IBTA, SEND and RDMA WRITE with immediate data; rxe_resp.c send_data_in",
+        receiver.execute_receive, {s.COMPLETE, s.RESPONDER_ERROR}, "IBTA, SEND and RDMA WRITE with immediate data; rxe_resp.c send_data_in"
     ),
     State(late.execute_dump, {s.COMPLETE}, "PRM, DUMP: the data is read and discarded"),
     State(completer.complete, {s.DONE}, "PRM, Control Segment: ce; Completion Queue Entry"),
