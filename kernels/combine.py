@@ -14,35 +14,13 @@ def combine(update: Update, dtype: Any) -> Any:
     """Make ``combine(old, value)``: the new value of an element of type dtype."""
     cast = caster(dtype)
 
-    @device
-    def add(old, value):
-        return cast(old + cast(value))
-
-    @device
-    def least(old, value):
-        return old if old < cast(value) else cast(value)
-
-    @device
-    def greatest(old, value):
-        return old if old > cast(value) else cast(value)
-
-    @device
-    def both(old, value):
-        return cast(old & cast(value))
-
-    @device
-    def either(old, value):
-        return cast(old | cast(value))
-
-    @device
-    def differing(old, value):
-        return cast(old ^ cast(value))
-
-    @device
-    def replaced(old, value):
-        return value
-
-    return {
-        Update.ADD: add, Update.MIN: least, Update.MAX: greatest, Update.AND: both, Update.OR: either, Update.XOR: differing,
-        Update.SWAP: replaced,
-    }[update]  # fmt: skip
+    forms: dict[Update, Any] = {
+        Update.ADD: lambda old, value: cast(old + cast(value)),
+        Update.MIN: lambda old, value: old if old < cast(value) else cast(value),
+        Update.MAX: lambda old, value: old if old > cast(value) else cast(value),
+        Update.AND: lambda old, value: cast(old & cast(value)),
+        Update.OR: lambda old, value: cast(old | cast(value)),
+        Update.XOR: lambda old, value: cast(old ^ cast(value)),
+        Update.SWAP: lambda old, value: value,
+    }
+    return device(forms[update])

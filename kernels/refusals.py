@@ -1,4 +1,4 @@
-"""The table of refusals: what is refused, by which transports, when, the message, and how kernels record it.
+"""The table of refusals: what is refused, by which transports, and when; the message; and the form in which kernels record it.
 
 The messages come from here, and the documentation's table is made from it (``TABLE``).
 """
@@ -25,7 +25,7 @@ class When(Enum):
 class Refusal:
     """A row of the table."""
 
-    what: str  #: what a program asked for
+    what: str  #: what a program requested
     when: When
     message: str  #: names in braces are filled in
     transports: tuple[str, ...] = ("p2p", "ibgda", "ibrc")  #: those that refuse it
@@ -59,17 +59,17 @@ TABLE = {
                                      "within a row"),
     "subscripts": Refusal("an idx with more or fewer subscripts than the array has dimensions", _COMPILED,
                           "pgas.{function}: idx has {count} subscript(s), but {name} has {found}"),
-    "element size": Refusal("p and g of records, and of elements that are not 1, 2, 4, 8 or 16 bytes", _COMPILED,
+    "element size": Refusal("p and g of records, and of elements that are not 1, 2, 4, 8, or 16 bytes", _COMPILED,
                             "pgas.{function}: elements of type {dtype} are not numbers of 1, 2, 4, 8, or 16 bytes; use put or get"),
     "other value": Refusal("a value that an element cannot hold", _COMPILED,
                            "pgas.{function}: {name} is {value}, which an element of type {dtype} cannot hold"),
-    "atomic": Refusal("atomics on anything but integers, and floats for fetch, set, swap, add, fetch_add, of 16, 32 or 64 bits", _COMPILED,
-                      "pgas.{function}: dest has elements of type {dtype}; it must hold {allowed} of 16, 32 or 64 bits"),
+    "atomic": Refusal("atomics on anything but integers, and floats for fetch, set, swap, add, fetch_add, of 16, 32, or 64 bits", _COMPILED,
+                      "pgas.{function}: dest has elements of type {dtype}; it must hold {allowed} of 16, 32, or 64 bits"),
     "narrow atomic": Refusal("atomics on 16 bits in a job that uses a NIC", _COMPILED,
                              "pgas.{function}: dest has elements of type {dtype}; through a NIC, atomics need elements of 32 or 64 bits",
                              (*_NIC, *_TWO)),
     "awaited": Refusal("waits and tests of elements other than integers of 16, 32, or 64 bits", _COMPILED,
-                       "pgas.{function}: {name} has elements of type {dtype}; it must hold integers of 16, 32 or 64 bits"),
+                       "pgas.{function}: {name} has elements of type {dtype}; it must hold integers of 16, 32, or 64 bits"),
     "row": Refusal("wait_until_all, _any, _some, their tests and vector forms on arrays of several dimensions", _COMPILED,
                    "pgas.{function}: {name} has {count} dimensions; it must have 1"),
     "row of integers": Refusal("status, indices, or values that is not a one-dimensional array of integers", _COMPILED,
@@ -87,13 +87,13 @@ TABLE = {
                          "pgas.{function}: op must be pgas.SUM, PROD, MIN, MAX, AND, OR or XOR itself, not {found}"),
     "reduction": Refusal("an op that is not defined for the type of the elements", _COMPILED,
                          "pgas.{function}: {op} of elements of type {dtype}; it takes {allowed}"),
-    "only copied": Refusal("reductions, scans, atomics, waits and tests of float8 elements", _COMPILED,
+    "only copied": Refusal("reductions, scans, atomics, waits, and tests of float8 elements", _COMPILED,
                            "pgas.{function}: elements of type {dtype} can be copied, but not computed with or compared"),
     "pairs": Refusal("maxloc and minloc of anything but rows of value and location", _COMPILED,
                      "pgas.{function}: {name} must be a C-contiguous array of shape (n, 2), of 32 or 64 bits, not {found}"),
     # Values of operands --------------------------------------------------------------------------------------------------------
     "no such PE": Refusal("a pe that does not exist", _CHECKED, "{who}: PE {pe} does not exist; pe must be 0 to {last}", kind=2),
-    "not symmetric": Refusal("dest of a put, source of a get, ivar or sig that is not on the symmetric heap", _CHECKED,
+    "not symmetric": Refusal("dest of a put, source of a get, ivar, or sig that is not on the symmetric heap", _CHECKED,
                              "{who} {peer}: {operand}, {nbytes} bytes at {target}, is not on the symmetric heap; "
                              "allocate it with pgas.empty or a similar function",
                              kind=3, pe="peer", wanted="nbytes"),
@@ -114,7 +114,7 @@ TABLE = {
     "far": Refusal("ptr of a PE that is reached only through a NIC", _RUN,
                    "{who}: the memory of PE {pe} is not mapped here ({why}); use put and get", _TWO, kind=20, pe="far"),
     "gaps": Refusal("an array that is not contiguous, such as a[::2] or a column: put, get, their other forms, iput, iget, ptr, "
-                    "collectives, waits and tests of several elements", _RUN,
+                    "collectives, waits, and tests of several elements", _RUN,
                     "{who}: {operand} must be contiguous, but its elements on axis {axis} are {found} bytes apart instead of {wanted} "
                     "({target}): copy it, or use slices without a step", kind=21),
     "different order": Refusal("slices of which one is in C order, the other in Fortran order", _RUN,
@@ -155,7 +155,7 @@ TABLE = {
     # What devices lack ---------------------------------------------------------------------------------------------------------
     "no atomics": Refusal("atomics and signals over an RDMA device without atomics", _RUN,
                           "{request} needs an atomic, and RDMA device {device} has none (atomic_cap is ATOMIC_NONE): put, get, p, g, "
-                          "fence, quiet and barriers work; for atomics and signals use a device with atomics, or PGAS_HCA=softhca",
+                          "fence, quiet, and barriers work; for atomics and signals use a device with atomics, or PGAS_HCA=softhca",
                           ("ibrc",)),
 }  # fmt: skip
 

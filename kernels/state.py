@@ -1,7 +1,8 @@
-"""What kernels do with the state page (layout.py): read their PE's number, check operands, record errors, report waits.
+"""Functions of kernels on the state page (layout.py): they read the PE's number, check operands, record errors, and report waits.
 
-A thread reports its wait only when asked, so a wait costs nothing but its polls. The host asks by ASKED; a poisoned job asks too. Each
-waiting thread then writes itself into WAITERS, the next time it looks at the clock. Hang reports (pgas/job/health/hang.py) read this table.
+A thread reports its wait only on request, so that a wait costs nothing but its polls. The host requests reports by setting ASKED, and a
+poisoned state also does. Each waiting thread then records its wait in WAITERS when it next reads the clock. Hang reports
+(pgas/job/health/hang.py) read this table.
 """
 
 from typing import Any
@@ -24,13 +25,13 @@ AXIS_SHIFT = 8
 
 
 def _read_only(name: str, address: int, bits: int) -> Any:
-    """Make a function that reads a word which no kernel changes; the address is a constant of the instruction."""
+    """Make a function that reads a word that no kernel changes; the address is a constant of the instruction."""
     text = f"{{ .reg .u64 a; mov.u64 a, {address:#x}; ld.global.nc.u{bits} $0, [a]; }}"
     return primitive(name, f"u{bits}()", text, lambda: cpu.read_only(address, bits // 8), pure=True)
 
 
 def _fixed(name: str, nbytes: int) -> Any:
-    """Make ``fixed(addr)``: reads a word that the host wrote and no kernel changes."""
+    """Make ``fixed(addr)``, which reads a word that the host wrote and no kernel changes."""
     text = f"ld.global.nc.u{8 * nbytes} $0, [$1];"
     return primitive(name, f"u{8 * nbytes}(u64)", text, lambda addr: cpu.read_only(addr, nbytes), pure=True)
 
@@ -43,8 +44,8 @@ timeout_ns = _read_only("timeout_ns", layout.TIMEOUT_NS, 64)
 heap_size = _read_only("heap_size", layout.HEAP_SIZE, 64)
 _near_row = _read_only("near_row", layout.NEAR_ROW, 64)
 
-#: ``relax(operation, address, comparison, value)`` between two polls of a spin loop: nothing on a GPU; in the simulator other threads
-#: run. The operands describe the wait in a hang report.
+#: ``relax(operation, address, comparison, value)``, called between two polls of a spin loop: it does nothing on a GPU, and lets other
+#: threads run in the simulator. The operands describe the wait in a hang report.
 relax = primitive("relax", "void(u64, u64, u64, u64)", "", lambda op, *_: cpu.relax(NAMES[op]), pure=True)
 
 
@@ -67,7 +68,7 @@ _SOUND, _CLAIMED, _FAILED = constant(SOUND), constant(CLAIMED), constant(FAILED)
 
 @device
 def fail(kind, op, pe, addr, wanted, found, comparison):
-    """Record an error, unless there is one already, and poison the state. Waits then return at once, so kernels end."""
+    """Record an error, unless there already is one, and poison the state. Waits then return immediately, so that kernels end."""
     if ptx.atom_cas_sys_u64(layout.POISON, _SOUND, _CLAIMED) == _SOUND:
         _store_record(layout.ERROR, kind, op, u64(pe), addr, wanted, found, comparison, ptx.block_rank(), ptx.thread_rank())
         ptx.st_release_sys_u64(layout.POISON, _FAILED)
@@ -86,7 +87,7 @@ POLLS_MASK = 63
 def given_up(kind, op, addr, comparison, wanted, found, deadline):
     """Whether a wait must end without its condition: the state is poisoned, or the deadline has passed, which poisons it.
 
-    The wait is recorded if it is the first to time out, if the host asks, or if the state is poisoned.
+    The wait is recorded if it is the first to time out, if the host requests reports, or if the state is poisoned.
     """
     poison, asked = ptx.ld_relaxed_sys_pair(layout.POISON)
     late = ptx.globaltimer() >= deadline
@@ -114,7 +115,7 @@ _2, _5, _31, _32 = constant(2), constant(5), constant(31), constant(32)
 
 @device
 def near(pe):
-    """Whether PE pe and this one map each other's memory, in a job with two paths."""
+    """Whether PE pe and this PE map each other's memory, in a job with two transports."""
     if window.NEAR_IN_ROW:
         row = _near_row()
         return u32(u32(pe) - u32(row)) < u32(row >> _32)
@@ -126,7 +127,7 @@ _NO_SUCH_PE, _NOT_SYMMETRIC = constant(refusals.kind_of("no such PE")), constant
 
 @device
 def valid_pe(op, pe, addr, nbytes):
-    """Check that PE pe exists. Return False, and poison the state, if not. addr, nbytes: of the operand, if there is one."""
+    """Check that PE pe exists. If not, return False and poison the state. addr, nbytes: those of the operand, if there is one."""
     if u64(pe) >= u64(n_pes()):
         fail(_NO_SUCH_PE, u64(op), u64(pe), addr, nbytes, _0, _0)
         return False
@@ -138,8 +139,8 @@ def _valid(op, pe, addr, nbytes, operand):
     if not valid_pe(op, pe, addr, nbytes):
         return False
     n = u64(n_pes())
-    # On a GPU these wrap: an address below BASE gives a slot far above n, one below the heap an offset far above its size. Integers of
-    # Python become negative instead.
+    # On a GPU, these wrap: an address below BASE gives a slot far above n, and one below the heap an offset far above its size. Python's
+    # integers become negative instead.
     offset = (addr & window.OFFSET_MASK) - _HEAP_OFFSET
     slot = (addr - _BASE) >> window.SHIFT
     size = heap_size()
@@ -151,7 +152,7 @@ def _valid(op, pe, addr, nbytes, operand):
 
 @device
 def valid(op, pe, addr, nbytes):
-    """Check that PE pe exists and [addr, addr + nbytes) lies on a slot's heap. Return False, and poison the state, if not."""
+    """Check that PE pe exists and [addr, addr + nbytes) is on a slot's heap. If not, return False and poison the state."""
     return _valid(op, pe, addr, nbytes, _0)
 
 
@@ -167,7 +168,7 @@ def valid_local(op, pe, addr, nbytes):
 
 @device
 def valid_element(op, pe, array, idx, addr, nbytes):
-    """Check that the array has an element idx, which lies at addr, and valid()."""
+    """Check that the array has an element idx, whose address is addr, and valid()."""
     beyond = outlier(array, idx)
     if beyond[0] >= beyond[1]:
         fail(_NO_SUCH_ELEMENT, u64(op), u64(pe), addr, beyond[0], beyond[1], beyond[2])
@@ -177,7 +178,7 @@ def valid_element(op, pe, array, idx, addr, nbytes):
 
 @device
 def valid_code(op, pe, addr, code, count):
-    """Check the op of a signal or the cmp of a wait: 0 to count - 1. Return False, and poison the state, if it is another."""
+    """Check that the op of a signal or the cmp of a wait is 0 to count - 1. If not, return False and poison the state."""
     if u64(code) >= u64(count):
         fail(_NO_SUCH_CODE, u64(op), u64(pe), addr, u64(code), u64(count), _0)
         return False
@@ -189,7 +190,7 @@ _NO_SUCH_QUEUE_PAIR = constant(refusals.kind_of("no such queue pair"))
 
 @device
 def valid_queue(op, pe, qp, count):
-    """Check the number of a queue pair: 0 to count. Return False, and poison the state, if it is another."""
+    """Check that the number of a queue pair is 0 to count. If not, return False and poison the state."""
     if u64(qp) > u64(count):
         fail(_NO_SUCH_QUEUE_PAIR, u64(op), u64(pe), _0, u64(qp), u64(count), _0)
         return False

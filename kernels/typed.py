@@ -1,8 +1,7 @@
 """Modules of constants as device code uses them: every integer is typed by constant().
 
 In device code, a Python integer is an int64. The sum of a uint64, such as an address, and an int64 is an int64, and Numba compares the two
-as float64.
-``layout.WORD`` of this module is a uint64, like an address. In the simulator, it is an integer as in the module itself.
+as float64. ``layout.WORD`` of this module is a uint64, like an address. In the simulator, it is the same integer as in the module itself.
 """
 
 from types import ModuleType

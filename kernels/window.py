@@ -118,7 +118,7 @@ def freeze(wanted: Constants) -> None:
         sharer, \
         NEAR_IN_ROW
     if _frozen is not None and wanted.big_endian is None:
-        wanted = replace(wanted, big_endian=_frozen.big_endian)  # unknown until its own NIC is open
+        wanted = replace(wanted, big_endian=_frozen.big_endian)  # because it is unknown until this job's NIC is open
     if _frozen is not None and _frozen != wanted:
         changed = [f"{k} was {v!r}, now {getattr(wanted, k)!r}" for k, v in vars(_frozen).items() if v != getattr(wanted, k)]
         raise PgasError(
@@ -135,7 +135,7 @@ def freeze(wanted: Constants) -> None:
 
 
 def learn(*, big_endian: bool) -> None:
-    """Add to the frozen constants what only an open NIC tells, before this process compiles a kernel. Raises the errors of freeze()."""
+    """Add to the frozen constants what only an open NIC reveals, before this process compiles a kernel. Raises the errors of freeze()."""
     global _frozen
     wanted = replace(constants(), big_endian=big_endian)
     if constants().big_endian is None:
@@ -154,7 +154,7 @@ def constants() -> Constants:
     return _frozen
 
 
-#: Constants for device code, which is compiled after freeze(): ``window.DEPTH`` in a device function becomes an immediate operand.
+#: Constants for device code, which is compiled after freeze(), so that ``window.DEPTH`` in a device function becomes an immediate operand.
 _BASE = constant(BASE)
 OFFSET_MASK = constant((1 << STRIDE_SHIFT) - 1)
 SHIFT = constant(STRIDE_SHIFT)

@@ -11,20 +11,7 @@ from enum import IntEnum
 from ipaddress import IPv6Address
 from pathlib import Path
 
-__all__ = [
-    "ROOT",
-    "Device",
-    "Distance",
-    "Gid",
-    "Port",
-    "devices",
-    "distance",
-    "is_pci_address",
-    "nearest",
-    "numa_node",
-    "pci_address",
-    "read",
-]
+__all__ = ["ROOT", "Device", "Distance", "Gid", "Port", "devices", "distance", "nearest", "numa_node", "pci_address", "read"]
 
 #: Directory that contains sysfs; libibverbs looks for sysfs in SYSFS_PATH if set, otherwise in /sys.
 ROOT = Path(os.environ.get("SYSFS_PATH", "/sys")).parent
@@ -39,7 +26,7 @@ _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 
 class Distance(IntEnum):
-    """The path between two PCI devices, nearest first, as ``nvidia-smi topo -m`` names it."""
+    """The path between two PCI devices, nearest first, with the names of ``nvidia-smi topo -m``."""
 
     SELF = 0  #: X: the same device
     PIX = 1  #: at most a single PCIe bridge (one switch; functions of one card)
@@ -84,7 +71,7 @@ class Port:
     state: str  #: logical: "ACTIVE", "INIT", "ARMED", "DOWN"; "" if the kernel does not report it
     physical_state: str  #: "LinkUp", "Polling", "Disabled", ...
     link_layer: str  #: "InfiniBand" or "Ethernet"
-    rate_gbps: float  #: 10^9 bits a second, 0 if unknown
+    rate_gbps: float  #: 10^9 bits per second, 0 if unknown
     lid: int  #: 0 on Ethernet
     gids: tuple[Gid, ...]  #: entries in use, by index
 
@@ -135,11 +122,6 @@ def pci_address(text: str) -> str:
     if match is None:
         raise ValueError(f"{text!r} is not a PCI bus address (domain:bus:device.function)")
     return f"{int(match[1] or '0', 16):04x}:{match[2]}:{match[3]}.{match[4] or '0'}"
-
-
-def is_pci_address(text: str) -> bool:
-    """Return whether text is a PCI bus address as sysfs writes it."""
-    return _PCI.fullmatch(text) is not None
 
 
 def devices(root: Path = ROOT) -> list[Device]:

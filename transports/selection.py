@@ -154,7 +154,7 @@ def _listed(listed: str, devices: Sequence[Device]) -> list[tuple[Device, Port]]
     found = [(d, p) for d, p in everything if (d.name in names or f"{d.name}:{p.number}" in names) != excluded]
     if not found and not excluded:
         here = ", ".join(map(_summary, devices)) or "none"
-        raise TransportError(f"PGAS_HCA_LIST={listed}: none of these is on this machine; RDMA devices here: {here}")
+        raise TransportError(f"PGAS_HCA_LIST={listed}: this machine has none of these; RDMA devices here: {here}")
     return found
 
 

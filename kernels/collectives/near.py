@@ -1,6 +1,6 @@
 """The strategy if all members map each other's memory.
 
-Small messages are sent as LL-16 lines (NCCL's protocol): a 16-byte store has 8 bytes of data and twice the epoch; the receiver polls the
+Small messages are sent as LL-16 lines (NCCL's protocol): a 16-byte store has 8 bytes of data and the epoch twice; the receiver polls the
 line in its own memory. This takes one flight, without a fence or a barrier. Larger messages are stored into dest or loaded from source,
 with flags before and after.
 
@@ -27,7 +27,7 @@ from pgas.kernels.window import remote
 
 _LINE, _WARP = constant(16), constant(32)
 _EQ = constant(Comparison.EQ)
-#: Minimum number of bytes of a broadcast of which each member loads a slice; below it, their further flight takes longer than it saves.
+#: Minimum number of bytes of a broadcast of which each member loads a slice; below it, the additional flight takes longer than it saves.
 _RELAYED = constant(1 << 20)
 _0, _1, _2, _3, _4, _BELOW_LINE, _32 = (constant(c) for c in (0, 1, 2, 3, 4, 15, 32))
 
@@ -334,8 +334,8 @@ def fcollect(scope: Scope, unit: int) -> Any:
 def broadcast(scope: Scope, unit: int) -> Any:
     """Strategy.broadcast(): members load from the root's source concurrently, because the root's SM would limit stores to all of them.
 
-    Each of n members would load all of a large message, which the root's links limit. There each of the n - 1 others loads one slice and
-    stores it into the dests of all of them, so that each byte leaves the root once.
+    If each member loaded all of a large message, the root's links would limit the rate. Therefore, each of the n - 1 others loads one slice
+    and stores it into the dests of all of them, so that each byte leaves the root once.
     """
     pull, rank, size, sync = copy(unit, scope, get=True), scope.rank, scope.size, scope.sync
     announce, await_all, done = channel.write_flags(scope, flag), channel.wait_flags(scope), _sync_flags(scope, layout.DONE)

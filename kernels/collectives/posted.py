@@ -1,7 +1,7 @@
 """Sending over the job's path: put_signal into the receiver's memory, with SIGNAL_SET of the epoch.
 
 SIGNAL_ADD would also count signals of the next collective. Each thread of the scope posts to one member. In a job with two transports, all
-threads store to the near members, as in near.py, and flags follow.
+threads store to the near members, like in near.py, and flags follow.
 """
 
 import functools

@@ -158,7 +158,7 @@ def element_of_word(dtype: np.dtype, word: int) -> Any:
 
 
 def load_acquire_element(addr: int, dtype: np.dtype) -> Any:
-    """Return the element at addr, acquiring: x86 loads do."""
+    """Return the element at addr. Loads acquire on x86."""
     return load_element(addr, dtype)
 
 

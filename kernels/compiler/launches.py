@@ -164,7 +164,7 @@ class DriverLaunch:
 
     def __call__(self, parameters: bytes) -> bool:
         """Launch, and return whether that succeeded. For example, the driver rejects a launch in a thread without a current GPU."""
-        if not self._lock.acquire(blocking=False):  # Another thread, or this one below a signal handler, is using the buffer.
+        if not self._lock.acquire(blocking=False):  # because another thread, or this one below a signal handler, is using the buffer
             return False
         try:
             self._bytes[:] = parameters

@@ -1,6 +1,6 @@
 """numba-cuda as the compiler. Only this module and numba_cuda_values.py use its private parts. interface.py documents its functions.
 
-numba-cuda is in maintenance mode (its README, 2026-06): a back end for its successor will be another module in this directory.
+numba-cuda is in maintenance mode (its README, 2026-06), so that a back end for its successor will be another module in this directory.
 """
 
 import functools
@@ -252,20 +252,23 @@ def address_of(typingctx, array):  # type: ignore[no-untyped-def]
     return signature(types.uint64, array), codegen
 
 
+def _subscripts(context, builder, idx, value):  # type: ignore[no-untyped-def]
+    """Return the subscripts in an index of type ``idx`` as 64-bit integers."""
+    kinds = list(idx) if isinstance(idx, types.BaseTuple) else [idx]
+    given = cgutils.unpack_tuple(builder, value, len(kinds)) if isinstance(idx, types.BaseTuple) else [value]
+    wide = (types.int64 if kind.signed else types.uint64 for kind in kinds)
+    return [context.cast(builder, *each) for each in zip(given, kinds, wide, strict=True)]
+
+
 @intrinsic
 def address_of_element(typingctx, array, idx):  # type: ignore[no-untyped-def]
-    axes = idx.count if isinstance(idx, types.BaseTuple) else 1
-
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         mark(context)
         view = context.make_array(sig.args[0])(context, builder, value=args[0])
-        index_types = list(idx) if isinstance(idx, types.BaseTuple) else [idx]
-        indices = cgutils.unpack_tuple(builder, args[1], axes) if isinstance(idx, types.BaseTuple) else [args[1]]
         address = builder.ptrtoint(view.data, ir.IntType(64))
-        strides = cgutils.unpack_tuple(builder, view.strides, axes)
-        for axis, (index, index_type) in enumerate(zip(indices, index_types, strict=True)):
-            wide = context.cast(builder, index, index_type, types.int64 if index_type.signed else types.uint64)
-            contiguous = array.layout == "C" and axis == axes - 1
+        strides = cgutils.unpack_tuple(builder, view.strides, array.ndim)
+        for axis, wide in enumerate(_subscripts(context, builder, idx, args[1])):
+            contiguous = array.layout == "C" and axis == array.ndim - 1
             step = ir.Constant(ir.IntType(64), element_size(array.dtype)) if contiguous else strides[axis]
             address = builder.add(address, builder.mul(wide, step))
         return address
@@ -275,16 +278,11 @@ def address_of_element(typingctx, array, idx):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def outlier(typingctx, array, idx):  # type: ignore[no-untyped-def]
-    axes = idx.count if isinstance(idx, types.BaseTuple) else 1
-
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         view = context.make_array(sig.args[0])(context, builder, value=args[0])
-        index_types = list(idx) if isinstance(idx, types.BaseTuple) else [idx]
-        indices = cgutils.unpack_tuple(builder, args[1], axes) if isinstance(idx, types.BaseTuple) else [args[1]]
-        shape = cgutils.unpack_tuple(builder, view.shape, axes)
+        shape = cgutils.unpack_tuple(builder, view.shape, array.ndim)
         found = [ir.Constant(ir.IntType(64), value) for value in (0, 1, 0)]
-        for axis in reversed(range(axes)):
-            wide = context.cast(builder, indices[axis], index_types[axis], types.int64 if index_types[axis].signed else types.uint64)
+        for axis, wide in reversed(list(enumerate(_subscripts(context, builder, idx, args[1])))):
             beyond = builder.icmp_unsigned(">=", wide, shape[axis])
             this = wide, shape[axis], ir.Constant(ir.IntType(64), axis)
             found = [builder.select(beyond, new, old) for new, old in zip(this, found, strict=True)]
@@ -553,7 +551,7 @@ class _CheckedPointer(MemoryPointer):  # type: ignore[misc, no-any-unimported]
     def view(self, start: int, stop: int | None = None) -> "_CheckedPointer":
         size = (self.size if stop is None else stop) - start
         part, pointer = _CheckedPointer.__new__(_CheckedPointer), binding.CUdeviceptr(int(self.device_pointer) + start)
-        # Set what __init__() sets, which also queries the driver for the current context; that takes longer than all the rest.
+        # Set the attributes that __init__() sets, because __init__() also queries the driver for the current context, which takes longest.
         part.__dict__.update(self.__dict__, _pointer=pointer, handle=pointer, size=size, _cuda_memsize_=size)
         return part
 

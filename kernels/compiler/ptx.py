@@ -12,16 +12,28 @@ from pgas.kernels.compiler import constant, cpu, device, element_primitive, elem
 
 # Scalar loads and stores ------------------------------------------------------------------------------------------------------
 
-ld_relaxed_sys_u64 = primitive("ld_relaxed_sys_u64", "u64(u64)", "ld.relaxed.sys.global.u64 $0, [$1];", lambda a: cpu.mem.load(a, 8))
-ld_acquire_sys_u64 = primitive(
-    "ld_acquire_sys_u64", "u64(u64)", "ld.acquire.sys.global.u64 $0, [$1];", lambda a: cpu.mem.load_acquire(a, 8)
-)
-st_relaxed_sys_u64 = primitive(
-    "st_relaxed_sys_u64", "void(u64, u64)", "st.relaxed.sys.global.u64 [$0], $1;", lambda a, v: cpu.mem.store(a, v, 8)
-)
-st_release_sys_u64 = primitive(
-    "st_release_sys_u64", "void(u64, u64)", "st.release.sys.global.u64 [$0], $1;", lambda a, v: cpu.mem.store_release(a, v, 8)
-)
+
+def _ld(order: str, bits: int) -> Any:
+    """Make a load of a word. order: PTX's memory order and scope."""
+    read = "load_acquire" if order.startswith("acquire") else "load"
+    text = f"ld.{order}.global.u{bits} $0, [$1];"
+    return primitive(f"ld_{order}_u{bits}".replace(".", "_"), f"u{bits}(u64)", text, lambda a: getattr(cpu.mem, read)(a, bits // 8))
+
+
+def _st(order: str, bits: int) -> Any:
+    """Make a store of a word. order: PTX's memory order and scope."""
+    write = "store_release" if order.startswith("release") else "store"
+    text = f"st.{order}.global.u{bits} [$0], $1;"
+    name = f"st_{order}_u{bits}".replace(".", "_")
+    return primitive(name, f"void(u64, u{bits})", text, lambda a, v: getattr(cpu.mem, write)(a, v, bits // 8))
+
+
+ld_relaxed_sys_u64, ld_acquire_sys_u64 = _ld("relaxed.sys", 64), _ld("acquire.sys", 64)
+ld_relaxed_gpu_u64, ld_acquire_gpu_u64 = _ld("relaxed.gpu", 64), _ld("acquire.gpu", 64)
+ld_relaxed_sys_u32 = _ld("relaxed.sys", 32)
+st_relaxed_sys_u64, st_release_sys_u64 = _st("relaxed.sys", 64), _st("release.sys", 64)
+st_relaxed_gpu_u64, st_release_gpu_u64 = _st("relaxed.gpu", 64), _st("release.gpu", 64)
+st_relaxed_sys_u32, st_release_sys_u32 = _st("relaxed.sys", 32), _st("release.sys", 32)
 
 #: Two adjacent words at a multiple of 16.
 ld_relaxed_sys_pair = primitive(
@@ -29,31 +41,9 @@ ld_relaxed_sys_pair = primitive(
     lambda a: (cpu.mem.load(a, 8), cpu.mem.load(a + 8, 8)),
 )  # fmt: skip
 
-ld_relaxed_gpu_u64 = primitive("ld_relaxed_gpu_u64", "u64(u64)", "ld.relaxed.gpu.global.u64 $0, [$1];", lambda a: cpu.mem.load(a, 8))
-ld_acquire_gpu_u64 = primitive(
-    "ld_acquire_gpu_u64", "u64(u64)", "ld.acquire.gpu.global.u64 $0, [$1];", lambda a: cpu.mem.load_acquire(a, 8)
-)
-st_relaxed_gpu_u64 = primitive(
-    "st_relaxed_gpu_u64", "void(u64, u64)", "st.relaxed.gpu.global.u64 [$0], $1;", lambda a, v: cpu.mem.store(a, v, 8)
-)
-st_release_gpu_u64 = primitive(
-    "st_release_gpu_u64", "void(u64, u64)", "st.release.gpu.global.u64 [$0], $1;", lambda a, v: cpu.mem.store_release(a, v, 8)
-)
-ld_relaxed_sys_u32 = primitive("ld_relaxed_sys_u32", "u32(u64)", "ld.relaxed.sys.global.u32 $0, [$1];", lambda a: cpu.mem.load(a, 4))
-st_relaxed_sys_u32 = primitive(
-    "st_relaxed_sys_u32", "void(u64, u32)", "st.relaxed.sys.global.u32 [$0], $1;", lambda a, v: cpu.mem.store(a, v, 4)
-)
-st_release_sys_u32 = primitive(
-    "st_release_sys_u32", "void(u64, u32)", "st.release.sys.global.u32 [$0], $1;", lambda a, v: cpu.mem.store_release(a, v, 4)
-)
-
 #: Store of a part of a WQE, which is not read before it is released, and never by this SM.
-st_octoword = primitive(
-    "st_octoword",
-    "void(u64, u64, u64)",
-    "st.global.L1::no_allocate.v2.u64 [$0], {$1, $2};",
-    lambda *octoword: cpu.store_octoword(*octoword),
-)
+st_octoword = primitive("st_octoword", "void(u64, u64, u64)", "st.global.L1::no_allocate.v2.u64 [$0], {$1, $2};",
+                        lambda *octoword: cpu.store_octoword(*octoword))  # fmt: skip
 st_u32 = primitive("st_u32", "void(u64, u32)", "st.global.L1::no_allocate.u32 [$0], $1;", lambda a, v: cpu.mem.store(a, v, 4))
 st_u16 = primitive("st_u16", "void(u64, u32)", "{ .reg .u16 h; cvt.u16.u32 h, $1; st.global.u16 [$0], h; }",
                    lambda a, v: cpu.mem.store(a, v & 0xFFFF, 2))  # fmt: skip

@@ -16,8 +16,7 @@ from pgas.kernels.typed import layout
 
 __all__ = [
     "C_ORDER", "array", "checking", "code", "computable", "contiguous", "described", "integer", "is_none", "one_dimension", "same_elements",
-    "scalar",
-    "some_element", "subscript", "unit",
+    "scalar", "some_element", "subscript", "unit",
 ]  # fmt: skip
 
 

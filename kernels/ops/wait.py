@@ -10,20 +10,7 @@ from typing import Any
 
 from pgas.kernels import operation, state
 from pgas.kernels.codes import Comparison
-from pgas.kernels.compiler import (
-    address_of,
-    address_of_element,
-    bits_of,
-    caster,
-    constant,
-    device,
-    element_size,
-    i64,
-    ptx,
-    types,
-    u32,
-    u64,
-)
+from pgas.kernels.compiler import address_of, address_of_element, bits_of, caster, constant, device, element_size, i64, ptx, types, u32, u64
 from pgas.kernels.ops import operands, signal
 from pgas.kernels.ops.sync import COMPARISONS, acquire, awaitable, given_up, holds
 from pgas.kernels.paths import transport
@@ -33,7 +20,7 @@ __all__ = ["several", "signal_fetch", "test"]
 
 #: 2^64 divided by the golden ratio: products with it are distributed over the upper bits (Knuth, volume 3, section 6.4).
 _GOLDEN, _32 = constant(0x9E37_79B9_7F4A_7C15), constant(32)
-_IVARS, _INDICES, _STATUS, _VALUES = (constant(which) for which in range(4))  # as operation.operand() numbers them
+_IVARS, _INDICES, _STATUS, _VALUES = (constant(which) for which in range(4))  # the numbers of operation.operand()
 
 
 # One element ------------------------------------------------------------------------------------------------------------------
@@ -171,7 +158,7 @@ def _performing(form: Several, ivars: Any, indices: Any, status: Any, cmp: Any, 
     def perform(ivars, indices, status, cmp, value, nelems):
         n = count(ivars, indices, status, cmp, value, nelems)
         awaited = i64(0)
-        if spreads:  # start at a random element; otherwise one would be returned repeatedly while others also hold
+        if spreads:  # start at a random element, because otherwise one would be returned repeatedly while others also hold
             awaited = i64(((u64(ptx.clock() * _GOLDEN) >> _32) * u64(n)) >> _32)
         if waits:
             deadline = ptx.globaltimer() + state.timeout_ns()

@@ -86,5 +86,5 @@ def two_paths() -> bool:
 
 
 def queue_pairs() -> int | None:
-    """Number of queue pairs of a NIC transport from each PE to each PE; None without a NIC."""
+    """Return the number of queue pairs of a NIC transport from each PE to each PE; None without a NIC."""
     return window.constants().num_qps or None

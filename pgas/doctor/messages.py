@@ -16,7 +16,7 @@ _KINDS = (
         (r"waited .* s (\(PGAS_TIMEOUT\)|for its turn)", r"is still waiting$", r"hang report",
          r"^PE \d+: ? (process|host|kernels that may|threads|first error|and \d+ more groups|no thread is waiting|.* waits for)",
          r"is stopped$", r"did not reach|has not connected to|nothing came from|no answer within|no completion in", r"\bdeadlock\b",
-         r"stands still for|does not answer|^timed out$"),
+         r"made no progress for|does not answer|^timed out$"),
         "a PE waited longer than PGAS_TIMEOUT for something that another PE, or the NIC, had to do",
         "the message names what was awaited and who had to write it: look for a PE that took another branch, ended, or waits for this one; "
         "docs/hangs.md explains each line of a hang report. Work that takes longer needs a larger PGAS_TIMEOUT"),
@@ -112,10 +112,10 @@ _KINDS = (
         "an argument of a command has a value that the command does not accept; the message gives the value and what is allowed",
         "the command's --help"),
     Remedy("inside pgas",
-        (r"WQE|octoword|data sheet|does not fit in|has bits outside|\bbits \d|whole bytes|of fields|no field|field name|inline",
+        (r"WQE|octoword|not defined in pgas|does not fit in|has bits outside|\bbits \d|whole bytes|of fields|no field|field name|inline",
          r"a UAR page|masked atomics|^\w+\.\w+: ",
-         r"is allowed$|is not within|a multiple of|not 2\^n|names nothing|of that number|at offset \d|: an integer of \d+ bits",
-         r"answer is no JSON|^\S+ failed \(|^plain value: "),
+         r"nbytes must be 1 to|must be (a power of two|a multiple|4 or 8)|must have 1 to|a multiple of|not 2\^n|cannot be executed",
+         r"of that number|at offset \d|: an integer of \d+ bits", r"answer is not JSON|^\S+ failed \(|^plain value: "),
         "a check inside pgas failed that no program should reach",
         "report it with the whole message, the command, and the output of python -m pgas doctor --json"),
 )  # fmt: skip

@@ -757,7 +757,7 @@ def test_unknown_names_are_refused():
         ("ImportError: libibverbs.so.1: version `IBVERBS_PRIVATE_59' not found", "other pyverbs"),
         ("CUDA_ERROR_SYSTEM_NOT_READY", "fabric manager"),
         ("RDMA devices need pyverbs, which this Python lacks (No module named 'pyverbs'): ", "no pyverbs"),
-        ("RDMA device rxe0 cannot be opened: Failed to open device (may this process read and write /dev/", "uverbs permission"),
+        ("RDMA device rxe0 cannot be opened: Failed to open device (check that this process may read and write /dev/", "uverbs permission"),
         ("RDMA device rxe0:1 does not register 9 bytes of the heap by address: Errno: 12, Cannot allocate memory", "memlock"),
         ("RDMA device siw0:1 has none (atomic_cap is ATOMIC_NONE): put, get", "no atomics"),
         ("mlx5_0 cannot be opened for DevX: Failed to open mlx5 context", "devx"),

@@ -193,7 +193,7 @@ def test_cards_that_do_not_answer(capsys, monkeypatch):
     lines = capsys.readouterr().out.splitlines()
     assert f"software NIC {ended}: cannot be queried: the software NIC is gone: its process has ended" in lines
     assert f"software NIC {silent}: cannot be queried: no answer within 0.2 s" in lines
-    assert f"software NIC {nonsense}: cannot be queried: softhca: the answer is no JSON" in lines
+    assert f"software NIC {nonsense}: cannot be queried: softhca: the answer is not JSON" in lines
     assert f"software NIC {numbers}: its answer cannot be read; it may be of another version of pgas" in lines
     assert f"software NIC {foreign}: cannot be queried: the software NIC at {foreign!r} is another user's" in lines
     assert f"software NIC {escapes} (process 0): \\x1b[2J \\x1b]0;x\\x07" in lines

@@ -154,7 +154,7 @@ if me == 0:
 run(3, 1)
 """
     ended = job(text, PGAS_TRANSPORT="ibrc")
-    what = "the proxy thread of PE 0 ended (nobody stopped it): requests of kernels are no longer sent"
+    what = "the proxy thread of PE 0 ended (it was not stopped): requests of kernels are no longer sent"
     assert what in ended.only_line(0), ended
     assert ended.status != 0, ended
     assert time.time() - float(re.search(r"told at (\S+)", ended.out)[1]) < TOLD, ended

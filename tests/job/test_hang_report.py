@@ -417,7 +417,7 @@ def test_withheld_completions(job, transport):
         has(lines, r"  the software NIC \(process \d+, engine \w+\S*.*\) .*, \d+ WQEs executed", ended)
         has(lines, rf"  process \d+ on \S+, transport {transport}", ended)
         cursors = r"resv_head \d+, ready_head \d+, rung_idx \d+" if transport == "ibgda" else r"prod_idx \d+, rung_idx \d+"
-        view = r"; doorbell record \d+; the card: RTS, doorbell seen \d+, executed \d+"
+        view = r"; doorbell record \d+; the NIC: RTS, doorbell seen \d+, executed \d+"
         has(lines, rf"  {QUEUE.format(r'[12]', 1 - pe)}: [1-9]\d* outstanding; {cursors}, cons_idx \d+{view}", ended)
     has(
         everything,

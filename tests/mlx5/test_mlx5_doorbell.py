@@ -29,7 +29,6 @@ def test_golden_words():
     for data in (ours, theirs):
         first, second = doorbell.words(data)
         assert candidate(first, second) == 0x1236
-        assert doorbell.target_qpn(second) == 0xABCDEF
     assert decode(doorbell.UAR_WORD, theirs) == {"opmod": 9, "wqe_idx": 0x1234, "opcode": 0x14, "qpn": 0xABCDEF, "ds": 5}
 
 
@@ -45,7 +44,7 @@ def test_candidate_wraps():
 def test_impossible_words():
     with pytest.raises(ValueError, match=r"uar_word\.qpn: 0x1000000 does not fit in 24 bits"):
         doorbell.next_empty(0, 1 << 24)
-    with pytest.raises(ValueError, match=r"uar_word\.ds: 0, no WQE is that short"):
+    with pytest.raises(ValueError, match=r"uar_word\.ds must not be 0, because no WQE is that short"):
         doorbell.wqe_start(bytes(16))
     with pytest.raises(ValueError, match="uar_word: 8 bytes"):
         doorbell.wqe_start(bytes(7))
@@ -55,9 +54,9 @@ def test_registers():
     assert [doorbell.register_offset(UarType.BF, i) for i in range(2)] == [0x800, 0xA00]
     assert doorbell.register_offset(UarType.BF, 1, 8) == 0x900
     assert [doorbell.register_offset(UarType.NC, i) for i in range(4)] == [0x800, 0x900, 0xA00, 0xB00]
-    with pytest.raises(ValueError, match="register: 2, a UAR page of type BF has 2"):
+    with pytest.raises(ValueError, match="register must be 0 to 1 in a UAR page of type BF, not 2"):
         doorbell.register_offset(UarType.BF, 2)
-    with pytest.raises(ValueError, match="register: -1, a UAR page of type NC has 4"):
+    with pytest.raises(ValueError, match="register must be 0 to 3 in a UAR page of type NC, not -1"):
         doorbell.register_offset(UarType.NC, -1)
 
 
@@ -86,7 +85,7 @@ def test_advance(producer, announced, record, expected):
 
 @pytest.mark.parametrize("announced", [129, 0x8000, 0xFF7F])
 def test_a_doorbell_beyond_the_depth_of_the_queue(announced):
-    with pytest.raises(ValueError, match=f"{announced:#x} is {announced} WQEBBs ahead, the send queue has 128"):
+    with pytest.raises(ValueError, match=f"{announced:#x} is {announced} WQEBBs ahead, but the send queue has only 128"):
         advance(0, 128, announced, 0)
 
 

@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgas.transports.mlx5 import commands, contexts, cqe, doorbell, fields, wqe
+from pgas.transports.mlx5 import capabilities, commands, contexts, cqe, doorbell, fields, wqe
 from pgas.transports.mlx5.fields import Field, Table, decode, fill, hexdump, pretty
 
 LAYOUT = Path(__file__).parents[1] / "golden" / "mlx5_layout.txt"
 
 
 def tables():
-    found = [value for module in (wqe, cqe, doorbell, contexts, commands) for value in vars(module).values() if isinstance(value, Table)]
+    modules = (wqe, cqe, doorbell, contexts, capabilities, commands)
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, Table)]
     found += [table for layout in commands.LAYOUTS.values() for table in (layout.input, layout.output)]
     return {table.name: table for table in found}
 

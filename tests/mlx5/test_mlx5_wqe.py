@@ -191,7 +191,7 @@ def test_fence_names_differ_from_rdma_core():
 @pytest.mark.parametrize("nbytes", [0, -1, (1 << 30) + 1])
 def test_bad_nbytes(nbytes):
     for builder in (wqe.write, wqe.read):
-        with pytest.raises(ValueError, match=f"nbytes: {nbytes} is not within 1 and 1073741824"):
+        with pytest.raises(ValueError, match=f"nbytes must be 1 to 1073741824, not {nbytes}"):
             builder(0, 1, RADDR, RKEY, ADDR, LKEY, nbytes)
     with pytest.raises(ValueError, match="nbytes"):
         wqe.dump(0, 1, ADDR, LKEY, nbytes)
@@ -199,13 +199,13 @@ def test_bad_nbytes(nbytes):
 
 @pytest.mark.parametrize("nbytes", [0, 973])
 def test_bad_payload(nbytes):
-    with pytest.raises(ValueError, match=f"payload: {nbytes} bytes, 1 to 972 go inline"):
+    with pytest.raises(ValueError, match=f"payload must have 1 to 972 bytes to be sent inline, not {nbytes}"):
         wqe.write_inline(0, 1, RADDR, RKEY, bytes(nbytes))
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 2, 16])
 def test_bad_operand_size(nbytes):
-    with pytest.raises(ValueError, match=f"operands of 4 or 8 bytes, not {nbytes}"):
+    with pytest.raises(ValueError, match=f"the operand sizes of masked atomics, not {nbytes}"):
         wqe.masked_fetch_add(0, 1, RADDR, RKEY, ADDR, LKEY, nbytes, 1)
 
 
@@ -256,21 +256,21 @@ def test_longest_wqe_wraps():
     ("words", "message"),
     [
         ("00000008 00000100", r"ctrl\.ds: 0 octowords"),
-        ("00000008 00000103 00000000 00000000", r"ctrl\.ds: 3 octowords, 16 bytes"),
-        ("000000ff 00000101 00000000 00000000", r"ctrl\.opcode: 0xff has no layout"),
-        ("0000002f 00000101 00000000 00000000", r"ctrl\.opcode: 0x2f MMO has no layout"),
+        ("00000008 00000103 00000000 00000000", r"ctrl\.ds: 3 octowords, but there are 16 bytes"),
+        ("000000ff 00000101 00000000 00000000", r"ctrl\.opcode: 0xff is not defined in pgas"),
+        ("0000002f 00000101 00000000 00000000", r"ctrl\.opcode: 0x2f MMO is not defined in pgas"),
         ("0000000f 00000101 00000000 00000000", r"ctrl\.ds: 1 leaves no room for the wait segment of WAIT"),
         ("00000008 00000101 00000000 00000000", r"ctrl\.ds: 1 leaves no room for the raddr segment of RDMA_WRITE"),
         ("08000008 00000102 00000000 00000000" + " 00000000" * 4, r"ctrl\.opmod: 0x8 does not go with RDMA_WRITE"),
         ("08000012 00000102 00000000 00000000" + " 00000000" * 4, r"ctrl\.opmod: 0x8 does not go with ATOMIC_FA"),
         ("00000014 00000102 00000000 00000000" + " 00000000" * 4, r"ctrl\.opmod: 0x0 does not go with ATOMIC_MASKED_CS"),
         ("09000014 00000103 00000000 00000000" + " 00000000" * 8, r"ctrl\.ds: 3 leaves no room for the masked_cs_8 segment"),
-        ("00000010 00000103 00000000 00000000" + " 00000000" * 4 + " 80000004" + " 00000000" * 3, r"RDMA_READ has no data to carry inline"),
+        ("00000010 00000103 00000000 00000000" + " 00000000" * 4 + " 80000004" + " 00000000" * 3, r"RDMA_READ cannot have inline data"),
         ("00000008 00000103 00000000 00000000" + " 00000000" * 4 + " 8000000d" + " 00000000" * 3, r"inline\.byte_count: 13 bytes"),
         ("00000008 00000104 00000000 00000000" + " 00000000" * 4 + " 8000000c" + " 00000000" * 7, r"inline\.byte_count: 12 bytes"),
         (
             "00000008 00000104 00000000 00000000" + " 00000000" * 4 + " 00000004" + " 00000000" * 3 + " 80000004" + " 00000000" * 3,
-            r"data\.byte_count: 0x80000004, an inline segment behind a data segment",
+            r"data\.byte_count: 0x80000004, an inline segment after a data segment",
         ),
     ],
 )

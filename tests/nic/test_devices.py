@@ -292,7 +292,7 @@ def test_a_list_that_excludes_all(tmp_path):
 def test_a_list_of_devices_that_are_not_there(tmp_path):
     _, gpus = dgx(tmp_path)
     with pytest.raises(
-        TransportError, match=r"PGAS_HCA_LIST=mlx5_9: none of these is on this machine; RDMA devices here: mlx5_0 \(port 1 ACTIVE\)"
+        TransportError, match=r"PGAS_HCA_LIST=mlx5_9: this machine has none of these; RDMA devices here: mlx5_0 \(port 1 ACTIVE\)"
     ):
         choose("auto", "mlx5_9", devices(tmp_path), gpus[0], anything, tmp_path)
 

@@ -494,7 +494,7 @@ job().health.broken = True
     assert lines[-1] == "took True"
 
 
-ENDED = "PgasError: the proxy thread of PE 0 ended (nobody stopped it): requests of kernels are no longer sent"
+ENDED = "PgasError: the proxy thread of PE 0 ended (it was not stopped): requests of kernels are no longer sent"
 
 
 @pytest.mark.parametrize("waiting", ["completes[1, 1](done)", "waits[1, 1](done)", "puts[1, 1](dest, source, 200, 0)"])

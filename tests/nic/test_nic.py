@@ -5,7 +5,7 @@ import re
 import jobs
 import pytest
 
-from pgas.transports.mlx5.cqe import SYNDROME_WORDS, Syndrome
+from pgas.transports.mlx5.cqe import Syndrome
 
 job = jobs.job
 holds = jobs.holds
@@ -45,7 +45,7 @@ def test_error_cqe(job, syndrome):
     for part in (
         "put_block: queue pair 1 to PE 1 (QP 0x",
         "failed at WQE 0",
-        SYNDROME_WORDS[syndrome],
+        syndrome.text,
         "the first error of this queue pair",
     ):
         assert part in said[0], ended

@@ -104,7 +104,7 @@ def test_layout(depth):
 
 @pytest.mark.parametrize("depth", [0, -128, 64, 127, 129, 1000, 65536])
 def test_depth_is_named(pes, depth):
-    words = rf"^depth: {depth} WQEBBs, a power of two from 128 to 32768 is allowed$"
+    words = rf"^depth must be a power of two from 128 to 32768 WQEBBs, not {depth}$"
     adapter = Wrapped(pes[0].hca)
     for call in (
         lambda: Queues.nbytes(depth),
@@ -118,7 +118,7 @@ def test_depth_is_named(pes, depth):
 
 
 def test_offset_is_named():
-    with pytest.raises(ValueError, match=r"^offset: 64, a multiple of 4096 bytes is allowed$"):
+    with pytest.raises(ValueError, match=r"^offset must be a multiple of 4096 bytes, not 64$"):
         Queues.layout(128, 1, 64)
 
 
@@ -467,7 +467,7 @@ def test_connect_stops_at_a_refused_transition(pes):
 def test_a_state_without_a_command():
     """For example SQER: real cards have states to which no command here leads."""
     _, qp = on_paper(QUERY_QP={"qpc": {"state": 4}})
-    with pytest.raises(TransportError, match=r"^QP 0x66: QUERY_QP says state 0x4, which no command of this driver leads to$"):
+    with pytest.raises(TransportError, match=r"^QP 0x66: QUERY_QP returns state 0x4, to which no command of this driver leads$"):
         qp.query()
     assert qp.state == RST
 
@@ -544,7 +544,7 @@ def test_a_destroyed_qp_refuses_calls(pes):
         "RTR2RTS_QP": qp.rtr2rts,
     }
     for name, call in calls.items():
-        with pytest.raises(TransportError, match=rf"^QP {qp.qpn:#x} is destroyed: {name} names nothing$"):
+        with pytest.raises(TransportError, match=rf"^QP {qp.qpn:#x} is destroyed, so {name} cannot be executed$"):
             call()
     assert adapter.sent == sent
 
@@ -586,11 +586,11 @@ def test_caps_of_the_soft_hca_suffice(pes):
     ("depth", "edits", "text"),
     [
         (128, {"cqe_version": 0}, "cqe_version is 0, but must be 1: CQEs that carry qpc.user_index"),
-        (128, {"cq_oi": 0}, "cq_oi is 0, but must be 1: CQs that ignore overrun, as nobody reports a consumer index"),
+        (128, {"cq_oi": 0}, "cq_oi is 0, but must be 1: CQs that ignore overrun, because no consumer index is reported"),
         (1024, {"log_max_qp_sz": 9}, "log_max_qp_sz is 9, but must be 10 for PGAS_QP_DEPTH=1024"),
         (128, {"log_max_msg": 29}, "log_max_msg is 29, but must be 30 for WQEs of up to 1073741824 bytes"),
         (128, {"atomic": 0}, "atomic is 0, but must be 1: atomics"),
-        (128, {"atomic_operations": 7}, "atomic_operations is 7, but must be 15: CAS, FA and both masked"),
+        (128, {"atomic_operations": 7}, "atomic_operations is 7, but must be 15: CAS, FA, and both masked forms"),
         (128, {"atomic_size_qp": 8}, "atomic_size_qp is 8, but must be 12: operands of 4 and 8 bytes"),
         (128, {"atomic_size_qp": 4}, "atomic_size_qp is 4, but must be 12: operands of 4 and 8 bytes"),
         (
@@ -601,8 +601,8 @@ def test_caps_of_the_soft_hca_suffice(pes):
         (
             128,
             {"cqe_version": 0, "atomic_operations": 3},
-            "cqe_version is 0, but must be 1: CQEs that carry qpc.user_index; atomic_operations is 3, but must be 15: CAS, FA and both "
-            "masked",
+            "cqe_version is 0, but must be 1: CQEs that carry qpc.user_index; atomic_operations is 3, but must be 15: CAS, FA, and both "
+            "masked forms",
         ),
     ],
 )

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from pgas.transports.mlx5 import contexts
-from pgas.transports.mlx5.cqe import SYNDROME_WORDS
+from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.verbs import abi
 
 #: C expression -> our value.
@@ -78,5 +78,5 @@ def test_value(header, expression):
 
 def test_statuses_have_libmlx5s_syndromes():
     """Each syndrome occurs once (mlx5_handle_error_cqe)."""
-    assert set(abi.SYNDROMES.values()) == set(SYNDROME_WORDS)
-    assert len(abi.SYNDROMES) == len(SYNDROME_WORDS)
+    assert set(abi.SYNDROMES.values()) == set(Syndrome)
+    assert len(abi.SYNDROMES) == len(Syndrome)

@@ -339,7 +339,7 @@ def test_diagnose_of_an_unknown_wqe(pes):
     assert pes[0].hca.diagnose(qp.qpn) is None
     qp.fail(*opcode_of(Opcode.SEND_INVAL))
     text = str(pes[0].hca.diagnose(qp.qpn))
-    assert "not an opcode of the software NIC" in text
+    assert "the software NIC does not support the opcode" in text
     assert re.search(r"a WQE that cannot be decoded \(ctrl.opcode: .*\): 00000001 ", text)
     assert pes[0].hca.diagnose(0x7FFFFF) is None
 

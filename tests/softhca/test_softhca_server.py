@@ -349,14 +349,15 @@ def test_garbage_ends_only_its_connection(card, observer):
 
 def test_requests_of_the_wrong_order_or_kind(card):
     connection = connection_of(card.name)
-    assert answer(connection, RequestKind.COUNTERS, None) == (RequestKind.REFUSED, "the first message is a HELLO")
+    assert answer(connection, RequestKind.COUNTERS, None) == (RequestKind.REFUSED, "the first message must be a HELLO")
     assert answer(connection, RequestKind.HELLO, None)[0] == RequestKind.OK
-    assert answer(connection, RequestKind.HELLO, None) == (RequestKind.REFUSED, "HELLO is the first message, and sent once")
-    assert answer(connection, RequestKind.ALLOC_PD, []) == (RequestKind.REFUSED, "ALLOC_PD is for PEs")
+    twice = (RequestKind.REFUSED, "HELLO must be the first message, and must be sent only once")
+    assert answer(connection, RequestKind.HELLO, None) == twice
+    assert answer(connection, RequestKind.ALLOC_PD, []) == (RequestKind.REFUSED, "only PEs may send ALLOC_PD")
     connection.close()
     connection = connection_of(card.name)
     assert answer(connection, RequestKind.HELLO, 6)[0] == RequestKind.OK
-    assert answer(connection, RequestKind.OK, []) == (RequestKind.REFUSED, "OK is no request")
+    assert answer(connection, RequestKind.OK, []) == (RequestKind.REFUSED, "OK is not a request")
     for kind, body in (
         (RequestKind.DEALLOC_PD, [1, 2]),
         (RequestKind.SHARE, 5),
@@ -394,7 +395,7 @@ def test_garbage_of_every_kind(card, pes, observer, who):
         for body in ([1], ["1", "2"], [1.0, 2.0]):
             assert answer(connection, RequestKind.REGISTER_UMEM, body)[0] == RequestKind.REFUSED
     kind, text = answer(connection, RequestKind.FAULTS, 5)
-    assert (kind, text.partition("(")[0]) == (RequestKind.REFUSED, "FAULTS with arguments that make no sense ")
+    assert (kind, text.partition("(")[0]) == (RequestKind.REFUSED, "FAULTS has invalid arguments ")
     connection.close()
     observer.resume()
     observer.trace([])

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from pgas.base.errors import TransportError
 from pgas.transports.mlx5 import commands, fields
-from pgas.transports.mlx5.capabilities import CapType, PortType
+from pgas.transports.mlx5.capabilities import CMD_HCA_CAP, CapType, PortType
 from pgas.transports.mlx5.commands import Command, Status
 from pgas.transports.mlx5.contexts import LEGAL
 from pgas.transports.softhca.layout import UMEM_PAGE_SIZE
@@ -127,7 +127,7 @@ def _ethernet(inbox: bytes, outbox: bytes) -> bytes:
     if op_mod >> 1 != CapType.GENERAL or outbox[0] != Status.OK:
         return outbox
     changed = bytearray(outbox)
-    fields.fill(commands.CMD_HCA_CAP, {"port_type": PortType.ETHERNET, "roce": 1}, changed, commands.OUTPUT.size)
+    fields.fill(CMD_HCA_CAP, {"port_type": PortType.ETHERNET, "roce": 1}, changed, commands.OUTPUT.size)
     return bytes(changed)
 
 

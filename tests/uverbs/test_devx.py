@@ -342,8 +342,8 @@ def test_if_only_the_context_has_a_uar(machine):
     uar = hca.alloc_uar()
     assert uar.register_address % 4096 == 0x800
     assert said(hca.alloc_uar) == (
-        "mlx5_0 gives no UAR: NC_DEDICATED: Failed to allocate UAR. Errno: 95, Operation not supported; "
-        "BF: Failed to allocate UAR. Errno: 95, Operation not supported; NC: a second queue pair would share the one of the context"
+        "mlx5_0 does not provide a UAR: NC_DEDICATED: Failed to allocate UAR. Errno: 95, Operation not supported; "
+        "BF: Failed to allocate UAR. Errno: 95, Operation not supported; NC: a second queue pair would share the UAR of the context"
     )
     hca.close()
 
@@ -353,7 +353,7 @@ def test_memory_that_is_refused(machine, pes):
     pe = pes[0]
     text = said(pe.hca.register_umem, pe.slot, rig.QUEUES)
     where = f"queues ({rig.QUEUES} bytes at {pe.slot:#x}) of the host"
-    assert text.startswith(f"mlx5_0 refuses {where} (mlx5dv_devx_umem_reg_ex; ulimit -l says how much may be locked): ")
+    assert text.startswith(f"mlx5_0 refuses {where} (mlx5dv_devx_umem_reg_ex; ulimit -l shows how much may be locked): ")
     assert "Bad address" in text
     assert "Bad address" in said(pe.hca.register_mr, id(pe), 4096, pe.pdn, rig.ALL)  # no memory that the card reaches
 
@@ -482,6 +482,6 @@ def test_objects_in_use_cannot_be_destroyed(pes):
         (hca.deregister_mr, 0x1234), (hca.dealloc_pd, 0x1234), (hca.deregister_umem, 0x1234), (hca.dealloc_uar, 0x1234),
         (hca.register_mr, pes[0].slot, 4096, 0x1234, rig.ALL), (hca.destination_mac, 0x1234, hca.query_port(), adapter.AddressPath()),
     ):  # fmt: skip
-        assert "there is none of that number" in said(call, *arguments)
+        assert "it has no object of that number" in said(call, *arguments)
     qp.destroy()
     hca.deregister_umem(pes[0].umem)

@@ -34,15 +34,14 @@ def _primitive(arity: int, build: Callable[..., Any]) -> Any:
 
         return signature(types.int64, *[types.int64] * arity), codegen
 
-    if arity == 0:
-        return intrinsic(lambda typingctx: typing())
-    if arity == 1:
-        return intrinsic(lambda typingctx, a: typing(a))
-    if arity == 2:
-        return intrinsic(lambda typingctx, a, b: typing(a, b))
-    if arity == 3:
-        return intrinsic(lambda typingctx, a, b, c: typing(a, b, c))
-    return intrinsic(lambda typingctx, a, b, c, d: typing(a, b, c, d))
+    forms = (
+        lambda typingctx: typing(),
+        lambda typingctx, a: typing(a),
+        lambda typingctx, a, b: typing(a, b),
+        lambda typingctx, a, b, c: typing(a, b, c),
+        lambda typingctx, a, b, c, d: typing(a, b, c, d),
+    )
+    return intrinsic(forms[arity])
 
 
 def _pointer(builder: Any, address: Any, nbytes: int) -> Any:
@@ -50,18 +49,13 @@ def _pointer(builder: Any, address: Any, nbytes: int) -> Any:
 
 
 def _load(nbytes: int, order: str, *, big_endian: bool = False) -> Any:
+    """Make a load. order: LLVM's memory order; "" for a load from any address, which is not atomic."""
+
     def build(builder: Any, address: Any) -> Any:
-        value = builder.load_atomic(_pointer(builder, address, nbytes), order, nbytes)
+        pointer = _pointer(builder, address, nbytes)
+        value = builder.load_atomic(pointer, order, nbytes) if order else builder.load(pointer, align=1)
         if big_endian:
             value = builder.bswap(value)
-        return builder.zext(value, _I64) if nbytes < 8 else value
-
-    return _primitive(1, build)
-
-
-def _load_any(nbytes: int) -> Any:
-    def build(builder: Any, address: Any) -> Any:
-        value = builder.load(_pointer(builder, address, nbytes), align=1)
         return builder.zext(value, _I64) if nbytes < 8 else value
 
     return _primitive(1, build)
@@ -116,7 +110,7 @@ load, load_u8, load_u32 = (_load(n, "monotonic") for n in (8, 1, 4))
 store, store_u8, store_u16, store_u32 = (_store(n, "monotonic") for n in (8, 1, 2, 4))
 
 #: Loads from unaligned addresses; they may be split into several accesses.
-load_any, load_any_u16, load_any_u32 = (_load_any(n) for n in (8, 2, 4))
+load_any, load_any_u16, load_any_u32 = (_load(n, "") for n in (8, 2, 4))
 
 #: Acquire loads, release stores.
 load_acquire, load_be32_acquire = _load(8, "acquire"), _load(4, "acquire", big_endian=True)
@@ -142,10 +136,10 @@ stack_words = _primitive(0, _stack_words)
 #: Call the int (*)(void *, X, void *) at an address; X is a pointer, or an int of 32 bits.
 call_with_pointer, call_with_int = _call(64), _call(32)
 
-#: Stores to memory that others poll: not torn, and not delayed.
+#: Stores to memory that other threads poll; they are neither torn nor delayed.
 store_data, store_data_u8, store_data_u16, store_data_u32 = store, store_u8, store_u16, store_u32
 
-#: Loads of operands that others update by atomics.
+#: Loads of operands that other threads update by atomics.
 load_shared, load_shared_u32 = load, _load(4, "monotonic")
 
 _clock_gettime = types.ExternalFunction("clock_gettime", int32(int32, types.intp))

@@ -102,9 +102,9 @@ class DevX:
         self._umems: dict[int, Any] = {}
         self._mrs: dict[int, Callable[[], object]] = {}
         self._uars: dict[int, Any] = {}
-        self._spare: list[Any] = []  # second UARs of pages, not used
+        self._spare: list[Any] = []  # second UARs of pages, which are not used
         self._offered: Uar | None = None  # the UAR of _try_mapping, for the next alloc_uar
-        #: With handler auto, the reason why a CPU must ring; otherwise "".
+        #: Reason why a CPU must ring the doorbells, if handler is auto; otherwise "".
         self.why_by_cpu = ""
         self._context = _open(name)
         try:
@@ -195,7 +195,7 @@ class DevX:
 
     def dealloc_pd(self, pdn: int) -> None:
         self._check_open()
-        with self._refusals(f"giving protection domain {pdn:#x} back"):
+        with self._refusals(f"the release of protection domain {pdn:#x}"):
             self._pds[pdn].close()
         del self._pds[pdn]
 
@@ -216,7 +216,7 @@ class DevX:
 
     def deregister_umem(self, umem_id: int) -> None:
         self._check_open()
-        with self._refusals(f"giving UMEM {umem_id:#x} back"):
+        with self._refusals(f"the release of UMEM {umem_id:#x}"):
             self._umems[umem_id].close()
         del self._umems[umem_id]
 
@@ -231,7 +231,7 @@ class DevX:
             return mr.lkey, mr.rkey
 
         def as_dmabuf(fd: int, offset: int) -> tuple[int, int]:
-            # Do not use pyverbs's DmaBufMR, because with it WQEs address the region by offsets, not by this process's addresses. The region
+            # Do not use pyverbs's DmaBufMR, because its WQEs address the region by offsets, not by this process's addresses. The region
             # has the bounds of the memory. The kernel requires offset and address to be equal modulo the page size (uverbs_std_types_mr.c).
             owner = structs.behind(pd, lambda at: structs.word(at) == self._pointer)  # struct ibv_pd begins with its context
             mr = self._library.reg_dmabuf_mr(owner, offset, nbytes, address, fd, int(access))
@@ -246,7 +246,7 @@ class DevX:
 
     def deregister_mr(self, lkey: int) -> None:
         self._check_open()
-        with self._refusals(f"giving memory region {lkey:#x} back"):
+        with self._refusals(f"the release of memory region {lkey:#x}"):
             self._mrs[lkey]()
         del self._mrs[lkey]
 
@@ -265,7 +265,7 @@ class DevX:
     ) -> _Made:
         """Register memory; GPU memory by the method that works. functions: those called by address and as a dma-buf, for messages."""
         if self._gpu is None or not self._gpu.on_gpu(address):
-            with self._refusals(f"{what} of the host ({functions[0]}; ulimit -l says how much may be locked)"):
+            with self._refusals(f"{what} of the host ({functions[0]}; ulimit -l shows how much may be locked)"):
                 return by_address()
         gpu, refused = self._gpu, []
 
@@ -315,14 +315,14 @@ class DevX:
                     raise
             self._uars[uar.page_id] = uar
             return Uar(int(uar.page_id), address)
-        raise TransportError(f"{self.name} gives no UAR: {'; '.join(refused)}")
+        raise TransportError(f"{self.name} does not provide a UAR: {'; '.join(refused)}")
 
     def _uar(self, kind: UarType) -> Any:
         make = pyverbs("providers.mlx5.mlx5dv").Mlx5UAR
         while (uar := make(self._context, int(kind))).page_id in self._uars:
             if kind == UarType.NC:
                 uar.close()
-                raise TransportError("a second queue pair would share the one of the context")
+                raise TransportError("a second queue pair would share the UAR of the context")
             self._spare.append(uar)
         return uar
 
@@ -331,7 +331,7 @@ class DevX:
         self._release_uar(page_id)
 
     def _release_uar(self, page_id: int) -> None:
-        with self._refusals(f"giving UAR {page_id} back"):
+        with self._refusals(f"the release of UAR {page_id}"):
             uar = self._uars[page_id]
             if self._gpu is not None and not self.rung_by_cpu:
                 self._gpu.unmap_register(int(uar.reg_addr))
@@ -425,7 +425,7 @@ class DevX:
         except _errors() as error:
             raise TransportError(f"{self.name} refuses {what}: {reason(error)}") from error
         except KeyError as error:
-            raise TransportError(f"{self.name} refuses {what}: there is none of that number") from error
+            raise TransportError(f"{self.name} refuses {what}: it has no object of that number") from error
 
     def close(self) -> None:
         """Destroy the remaining objects in this order: QPs, CQs, keys, UARs, memory, protection domains, context."""

@@ -11,7 +11,7 @@ stops before that until the doorbell is rung.
 This module defines the memory layout. The thread is in forwarding.py, which compiles and is therefore imported only if it is needed.
 """
 
-from pgas.transports.memory.protocol import GRANULARITY
+from pgas.transports.memory.protocol import whole_pages
 
 __all__ = ["dbr_offset", "mailbox_offset", "segment_bytes"]
 
@@ -22,7 +22,7 @@ _ROOM = 2 * _LINE
 
 def segment_bytes(count: int) -> int:
     """Return the bytes of host memory for the doorbells of count queue pairs, a multiple of CUDA's granularity."""
-    return -(-count * _ROOM // GRANULARITY) * GRANULARITY
+    return whole_pages(count * _ROOM)
 
 
 def dbr_offset(number: int) -> int:

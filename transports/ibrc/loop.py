@@ -15,31 +15,7 @@ from typing import Any
 from pgas.kernels import codes, layout
 from pgas.transports.hostloop.compiled import kernel
 from pgas.transports.hostloop.memory_ops import LAST_SHORT_TURN, idle, load, load_acquire, store, store_release
-from pgas.transports.ibrc import tables
-from pgas.transports.ibrc.tables import (
-    BATCH,
-    COMPLETING,
-    CONS_IDX,
-    CONTROL,
-    DEPTH,
-    PHASE,
-    POSTED,
-    POSTING,
-    PROD_IDX,
-    RECORD,
-    REFUSED,
-    RINGING,
-    ROW,
-    ROWS,
-    RUNG_IDX,
-    SLOT_MASK,
-    STEP_MAX,
-    STOP,
-    UNDONE,
-    UNDONE_SIZE,
-    UNRUNG,
-    WAITING,
-)
+from pgas.transports.ibrc import tables as t
 from pgas.transports.ibrc.wqes import advance, ring, step
 
 __all__ = ["compiled"]
@@ -48,56 +24,56 @@ __all__ = ["compiled"]
 def _make(stamp: int) -> Callable[[int], int]:
     def loop(own: int) -> int:
         """Run until STOP, then return the stamp. Return 0 earlier if a request failed; FAILED then names its queue pair's record."""
-        control, mask = load(own + CONTROL), load(own + SLOT_MASK)
+        control, mask = load(own + t.CONTROL), load(own + t.SLOT_MASK)
         tail = completed = 0  # requests posted, requests completed
         posted = 0  # bytes posted of the request at tail
         unrung = waiting = 0  # queue pairs whose doorbell is due, and the WQEBBs or work requests they have built
         turns = 0
-        while load_acquire(own + STOP) == 0:
+        while load_acquire(own + t.STOP) == 0:
             turns += 1
             request = control + layout.RING + ((tail & mask) << layout.REQUEST_SHIFT)
             room = False
             if load_acquire(request + layout.SEQUENCE) == tail + 1:
-                row = load(own + ROWS) + ((load(request + layout.WHAT) >> layout.NUMBER_SHIFT) & layout.NUMBER_MASK) * ROW
-                index = load(row + PROD_IDX)
-                room = index - load(row + CONS_IDX) + STEP_MAX <= load(own + DEPTH)
+                row = load(own + t.ROWS) + ((load(request + layout.WHAT) >> layout.NUMBER_SHIFT) & layout.NUMBER_MASK) * t.ROW
+                index = load(row + t.PROD_IDX)
+                room = index - load(row + t.CONS_IDX) + t.STEP_MAX <= load(own + t.DEPTH)
                 if room:
                     turns = 0
-                    store(own + PHASE, POSTING)
-                    if index == load(row + RUNG_IDX):
-                        store(load(own + UNRUNG) + 8 * unrung, row)
+                    store(own + t.PHASE, t.POSTING)
+                    if index == load(row + t.RUNG_IDX):
+                        store(load(own + t.UNRUNG) + 8 * unrung, row)
                         unrung += 1
                     posted = step(own, request, row, posted)
-                    waiting += load(row + PROD_IDX) - index
-                    if posted == POSTED:
-                        undone = load(own + UNDONE) + (tail & mask) * UNDONE_SIZE
+                    waiting += load(row + t.PROD_IDX) - index
+                    if posted == t.POSTED:
+                        undone = load(own + t.UNDONE) + (tail & mask) * t.UNDONE_SIZE
                         store(undone, row)
-                        store(undone + 8, load(row + PROD_IDX))
+                        store(undone + 8, load(row + t.PROD_IDX))
                         posted = 0
                         tail += 1
-                    elif posted == REFUSED:
-                        store_release(control + layout.FAILED_QUEUE, load(row + RECORD))
+                    elif posted == t.REFUSED:
+                        store_release(control + layout.FAILED_QUEUE, load(row + t.RECORD))
                         return 0
                 elif advance(own, row):
-                    store_release(control + layout.FAILED_QUEUE, load(row + RECORD))
+                    store_release(control + layout.FAILED_QUEUE, load(row + t.RECORD))
                     return 0
-            if unrung and (waiting >= load(own + BATCH) or not room):
-                store(own + PHASE, RINGING)
+            if unrung and (waiting >= load(own + t.BATCH) or not room):
+                store(own + t.PHASE, t.RINGING)
                 failed = ring(own, unrung)
                 if failed != 0:
-                    store_release(control + layout.FAILED_QUEUE, load(failed + RECORD))
+                    store_release(control + layout.FAILED_QUEUE, load(failed + t.RECORD))
                     return 0
                 unrung = waiting = 0
-            store(own + PHASE, COMPLETING if turns <= 1 else WAITING)
+            store(own + t.PHASE, t.COMPLETING if turns <= 1 else t.WAITING)
             before = completed
             while completed < tail:
-                undone = load(own + UNDONE) + (completed & mask) * UNDONE_SIZE
+                undone = load(own + t.UNDONE) + (completed & mask) * t.UNDONE_SIZE
                 row = load(undone)
-                if load(row + CONS_IDX) < load(undone + 8):
+                if load(row + t.CONS_IDX) < load(undone + 8):
                     if advance(own, row):
-                        store_release(control + layout.FAILED_QUEUE, load(row + RECORD))
+                        store_release(control + layout.FAILED_QUEUE, load(row + t.RECORD))
                         return 0
-                    if load(row + CONS_IDX) < load(undone + 8):
+                    if load(row + t.CONS_IDX) < load(undone + 8):
                         break
                 completed += 1
             if completed != before:
@@ -115,7 +91,7 @@ def compiled(posting: ModuleType) -> Any:
 
     Numba's cache key does not cover the globals of the loop, so the stamp, a free variable of the loop, covers their sources.
     """
-    sources = (str(posting.__file__), str(tables.__file__), str(layout.__file__), str(codes.__file__), *getattr(posting, "SOURCES", ()))
+    sources = (str(posting.__file__), str(t.__file__), str(layout.__file__), str(codes.__file__), *getattr(posting, "SOURCES", ()))
     names = {**globals(), "step": posting.step, "ring": posting.ring, "advance": posting.advance}
 
     def make(stamp: int) -> Callable[[int], int]:

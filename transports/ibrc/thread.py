@@ -86,7 +86,7 @@ class RingNIC(NIC):
         undone = rows + count * tables.ROW
         unrung = undone + constants.ring * tables.UNDONE_SIZE
         regions = unrung + 8 * count
-        # On pages of their own: the simulator may remap the pages of a user's array (transports/memory/pages.py).
+        # Use separate pages, because the simulator may remap the pages of a user's array (transports/memory/pages.py).
         own = self._own = np.frombuffer(mmap.mmap(-1, regions + layout.N_REGISTERED * tables.REGION_SIZE), np.int64)
         at = own.ctypes.data
         self._regions = regions // 8
@@ -162,7 +162,7 @@ class RingNIC(NIC):
     def _run(self, loop: Callable[[int], int], own: int) -> None:
         """Run the proxy thread. If it ends before it is stopped, end the waits of kernels, because requests are no longer sent."""
         sleep_precisely()
-        reason = "nobody stopped it"
+        reason = "it was not stopped"
         try:
             loop(own)
         except Exception as error:
@@ -176,14 +176,14 @@ class RingNIC(NIC):
                 self._store(layout.POISON, state.LOST)
 
     def _let_kernels_find_it(self) -> None:
-        """Give a waiting kernel time to record the error. In the simulator, the error ends the kernel; LOST ends only its waits."""
+        """Give a waiting kernel time to record the error. In the simulator, that ends the kernel, but LOST ends only its waits."""
         until = time.monotonic() + _FIND_S
         while self._load(layout.POISON) == state.SOUND and not self._stopping and time.monotonic() < until:
             time.sleep(0.01)
 
     @contextlib.contextmanager
     def sampled(self) -> Iterator[dict[str, float]]:
-        """Sample the thread's phase 2,000 times a second; at the end the dict holds the shares() of the samples."""
+        """Sample the thread's phase 2,000 times per second. At the end, the dict holds the shares() of the samples."""
         found: dict[str, float] = {}
         samples, ended = list[int](), threading.Event()
 

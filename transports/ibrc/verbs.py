@@ -66,15 +66,7 @@ class VerbsNIC(RingNIC):
     posting: ClassVar[ModuleType] = work_requests
     record_bytes: ClassVar[int] = work_requests.END
 
-    def __init__(
-        self,
-        part: Part,
-        *,
-        device: str,
-        port: int,
-        gid: Gid | None,
-        path: AddressPath,
-    ) -> None:
+    def __init__(self, part: Part, *, device: str, port: int, gid: Gid | None, path: AddressPath) -> None:
         self._device_name, self._port, self._gid, self._path = device, port, gid, path
         self._local: dict[int, VerbsRegion] = {}
         #: Tables of pieces of heaps, also those from before a growth, which the proxy thread may still read.
@@ -107,7 +99,7 @@ class VerbsNIC(RingNIC):
         access_of_peers = self._access_of_peers = Access.LOCAL_WRITE | permitted(self._device)
         heap, queues = ((self._slot + s.offset, s.size) for s in self._segments)
         whole, self._cells = (
-            self._register(*place, access, what)
+            self._register(*place, access, what, self._made)
             for place, access, what in (
                 (heap, access_of_peers, "the symmetric heap (PGAS_SYMMETRIC_SIZE)"),
                 (queues, Access.LOCAL_WRITE, "landing cells and work requests"),
@@ -126,24 +118,17 @@ class VerbsNIC(RingNIC):
 
     def _introduction(self) -> Any:
         caps = self._device.capabilities
-        own = _Introduction(
-            str(self._device),
-            end_of(self._device, self._gid),
-            tuple(qp.qpn for qp in self.qps),
-            tuple(qp.psn for qp in self.qps),
-            _far(self._heap),
-            caps.max_msg_sz,
-            caps.atomics,
-        )
-        return astuple(own)
+        qpns, psns = tuple(qp.qpn for qp in self.qps), tuple(qp.psn for qp in self.qps)
+        end = end_of(self._device, self._gid)
+        return astuple(_Introduction(str(self._device), end, qpns, psns, _far(self._heap), caps.max_msg_sz, caps.atomics))
 
     def _clear(self) -> None:
         self._chains[:] = 0
         self._memory.fill(layout.CELL_TAKEN, 8 * layout.N_CELLS, 0)
 
-    def _register(self, address: int, nbytes: int, access: Access, what: str) -> VerbsRegion:
+    def _register(self, address: int, nbytes: int, access: Access, what: str, undo: contextlib.ExitStack) -> VerbsRegion:
         region = register(self._device, address, nbytes, access, what=what, on_gpu=self._memory.on_gpu)
-        self._made.callback(region.mr.close)
+        undo.callback(region.mr.close)
         return region
 
     def _reach(self, chunk: Segment, fd: int, undo: contextlib.ExitStack) -> Any:
@@ -151,18 +136,14 @@ class VerbsNIC(RingNIC):
         heap, start = self._slot + self._segments[0].offset, self._slot + chunk.offset
         end = start + chunk.size
         try:
-            self._grown = [(end, self._more(heap, end - heap, "the grown symmetric heap", undo))]
+            self._grown = [(end, self._register(heap, end - heap, self._access_of_peers, "the grown symmetric heap", undo))]
         except TransportError as refused:
             try:
-                self._grown = [*self._heap, (end, self._more(start, chunk.size, "memory added to the symmetric heap", undo))]
+                added = self._register(start, chunk.size, self._access_of_peers, "memory added to the symmetric heap", undo)
+                self._grown = [*self._heap, (end, added)]
             except TransportError as error:
                 raise TransportError(f"the grown heap is refused as a whole ({refused}) and in pieces ({error})") from error
         return _far(self._grown)
-
-    def _more(self, address: int, nbytes: int, what: str, undo: contextlib.ExitStack) -> VerbsRegion:
-        region = register(self._device, address, nbytes, self._access_of_peers, what=what, on_gpu=self._memory.on_gpu)
-        undo.callback(region.mr.close)
-        return region
 
     def _take_keys(self, keys: list[Any]) -> None:
         """Pass each heap's pieces to the running proxy thread by one store."""

@@ -23,25 +23,7 @@ depends on an earlier READ of the same request, and a kernel that needs the data
 from pgas.kernels import codes, layout
 from pgas.native.cpu import on_host
 from pgas.transports.hostloop.memory_ops import call_with_int, call_with_pointer, load, load_acquire, load_u32, store, store_u32, swap32
-from pgas.transports.ibrc import tables
-from pgas.transports.ibrc.tables import (
-    CELL_LKEY,
-    CONS_IDX,
-    CONTROL,
-    DEPTH,
-    POSTED,
-    PROD_IDX,
-    REFUSED,
-    REGION_LKEY,
-    REGION_SHIFT,
-    REGION_SIZE,
-    REGISTERED,
-    RUNG_IDX,
-    STOP,
-    UNDONE,
-    UNDONE_SIZE,
-    UNRUNG,
-)
+from pgas.transports.ibrc import tables as t
 from pgas.transports.verbs import abi
 from pgas.transports.verbs.abi import SendFlags, WrOpcode
 
@@ -55,13 +37,13 @@ SOURCES = (abi.__file__,)
 (
     HEAP, CELL_SHIFT, POST_SEND, POLL_CQ, MESSAGE_MAX, INLINE, ATOMICS,
     FAULT, FAULT_CODE, FAULT_VENDOR, FAULT_SLOT, BAD_WR, WCS,
-) = range(tables.END, tables.END + 104, 8)  # fmt: skip
+) = range(t.END, t.END + 104, 8)  # fmt: skip
 N_WCS = 16  #: maximum number of completions per poll_cq
 END = WCS + N_WCS * abi.WC_SIZE
 
 # Words of a row. SLOTS, QP, CQ: addresses. FAR_HEAP: address of the pieces of the peer's heap. CHAINS: address of its table of chains.
 SLOTS, QP, CQ, FAR_HEAP = range(0, 32, 8)
-CHAINS = tables.CONS_IDX + 8
+CHAINS = t.CONS_IDX + 8
 
 # A piece of a heap, in address order: its end (NO_END for the last one); its lkey or rkey; its shift. A heap is one piece unless the device
 # refused to register it as a whole after it had grown.
@@ -118,7 +100,7 @@ def fail(own: int, fault: int, code: int, vendor: int, slot: int) -> int:
 @on_host
 def slot_of(own: int, row: int, index: int) -> int:
     """Return the address of a slot."""
-    return load(row + SLOTS) + (index & (load(own + DEPTH) - 1)) * SLOT
+    return load(row + SLOTS) + (index & (load(own + t.DEPTH) - 1)) * SLOT
 
 
 @on_host
@@ -132,7 +114,7 @@ def piece_of(heap: int, address: int) -> int:
 @on_host
 def begin(own: int, row: int, opcode: int, flags: int) -> int:
     """Begin the next work request, with one SGE, and return its slot. Its wr_id is its index + 1."""
-    index = load(row + PROD_IDX)
+    index = load(row + t.PROD_IDX)
     at = slot_of(own, row, index)
     store(at + abi.WR_ID, index + 1)
     store(at + abi.WR_NEXT, slot_of(own, row, index + 1))
@@ -141,7 +123,7 @@ def begin(own: int, row: int, opcode: int, flags: int) -> int:
     store_u32(at + abi.WR_OPCODE, opcode)
     store_u32(at + abi.WR_SEND_FLAGS, flags)
     store(at + REQUEST, 0)
-    store(row + PROD_IDX, index + 1)
+    store(row + t.PROD_IDX, index + 1)
     return at
 
 
@@ -168,7 +150,7 @@ def post_atomic(own: int, row: int, opcode: int, addr: int, compare_add: int, sw
     store(at + abi.WR_COMPARE_ADD, compare_add)
     store(at + abi.WR_SWAP, swap)
     store_u32(at + abi.WR_ATOMIC_RKEY, load(piece + PIECE_KEY))
-    store_sge(at, at + STAGING - load(own + CELL_SHIFT), 8, load(own + CELL_LKEY))
+    store_sge(at, at + STAGING - load(own + CELL_SHIFT), 8, load(own + t.CELL_LKEY))
     return at
 
 
@@ -245,7 +227,7 @@ def link(own: int, row: int, chain: int, request: int) -> int:
 @on_host
 def submit(own: int, row: int) -> int:
     """Post the work requests that a queue pair has built, if any, as one list; return whether that failed."""
-    first, end = load(row + RUNG_IDX), load(row + PROD_IDX)
+    first, end = load(row + t.RUNG_IDX), load(row + t.PROD_IDX)
     if first == end:
         return 0
     store(slot_of(own, row, end - 1) + abi.WR_NEXT, 0)
@@ -253,7 +235,7 @@ def submit(own: int, row: int) -> int:
     error = post_send(own, load(row + QP), slot_of(own, row, first))
     if error != 0:
         fail(own, POST_FAILED, error, 0, load(own + BAD_WR))
-    store(row + RUNG_IDX, end)
+    store(row + t.RUNG_IDX, end)
     return error != 0
 
 
@@ -261,7 +243,7 @@ def submit(own: int, row: int) -> int:
 def ring(own: int, count: int) -> int:
     """Submit on all queue pairs in UNRUNG; return the row of the first that failed, 0 if none did."""
     for i in range(count):
-        row = load(load(own + UNRUNG) + 8 * i)
+        row = load(load(own + t.UNRUNG) + 8 * i)
         if submit(own, row) != 0:
             return row
     return 0
@@ -280,12 +262,12 @@ def settle(own: int, row: int, at: int, request: int) -> int:
     if found != load(at + abi.WR_COMPARE_ADD) and not kept:
         if not stale:  # everything outstanding follows it, and so belongs to the old chain
             store(chain + EXPECTED, found)
-            store(chain + SINCE, load(row + PROD_IDX))
+            store(chain + SINCE, load(row + t.PROD_IDX))
             store(chain + STALE, load(chain + PENDING))
-        rung = load(row + PROD_IDX) == load(row + RUNG_IDX)  # otherwise the loop will ring
+        rung = load(row + t.PROD_IDX) == load(row + t.RUNG_IDX)  # otherwise the loop will ring
         link(own, row, chain, request)
-        slot = (request - load(own + CONTROL) - layout.RING) >> layout.REQUEST_SHIFT
-        store(load(own + UNDONE) + slot * UNDONE_SIZE + 8, load(row + PROD_IDX))
+        slot = (request - load(own + t.CONTROL) - layout.RING) >> layout.REQUEST_SHIFT
+        store(load(own + t.UNDONE) + slot * t.UNDONE_SIZE + 8, load(row + t.PROD_IDX))
         return submit(own, row) if rung else 0
     local = load(request + layout.LOCAL)
     if local != 0 and operation not in (_SIGNAL_SET, _SIGNAL_ADD):
@@ -311,7 +293,7 @@ def advance(own: int, row: int) -> int:
         if status != 0:
             fail(own, COMPLETION_FAILED, status, load_u32(wc + abi.WC_VENDOR_ERR), at)
             return 1
-        store(row + CONS_IDX, end)
+        store(row + t.CONS_IDX, end)
         request = load(at + REQUEST)
         if request != 0 and settle(own, row, at, request) != 0:
             return 1
@@ -330,7 +312,7 @@ def exchange(own: int, row: int, request: int) -> int:
     while load(chain + PENDING) != 0 and (
         load(chain + WORD) != word or load(chain + STALE) != 0 or adds == 0 or load(chain + ADDITIONS) == 0
     ):
-        if load_acquire(own + STOP) != 0:
+        if load_acquire(own + t.STOP) != 0:
             return 0
         if submit(own, row) != 0 or advance(own, row) != 0:
             return 1
@@ -349,26 +331,26 @@ def step(own: int, request: int, row: int, done: int) -> int:
     local, to = load(request + layout.LOCAL), load(request + layout.REMOTE)
     if operation >= _ADD and load(own + ATOMICS) == 0:
         fail(own, NO_ATOMICS, operation, 0, 0)
-        return REFUSED
+        return t.REFUSED
     if operation == _STORE:
         inline, far = load(own + INLINE), piece_of(load(row + FAR_HEAP), to + done)
         count = min(nbytes - done, load(far + PIECE_END) - (to + done))
         at = begin(own, row, _RDMA_WRITE, _SIGNALED | inline)
         store(at + STAGING, load(request + layout.VALUE))
         store(at + STAGING + 8, load(request + layout.SECOND))
-        store_sge(at, at + STAGING + done - (0 if inline else load(own + CELL_SHIFT)), count, load(own + CELL_LKEY))
+        store_sge(at, at + STAGING + done - (0 if inline else load(own + CELL_SHIFT)), count, load(own + t.CELL_LKEY))
         store_remote(at, to + done, far)
-        return POSTED if done + count == nbytes else done + count
+        return t.POSTED if done + count == nbytes else done + count
     if operation in (_ADD, _COMPARE_SWAP) or operation >= _SWAP:
         if nbytes == 4 or operation >= _SWAP or has_chain(row, to):
-            return REFUSED if exchange(own, row, request) != 0 else POSTED
+            return t.REFUSED if exchange(own, row, request) != 0 else t.POSTED
         if operation == _ADD:
             at = post_atomic(own, row, _FETCH_AND_ADD, to, load(request + layout.VALUE), 0)
         else:
             at = post_atomic(own, row, _CMP_AND_SWP, to, load(request + layout.SECOND), load(request + layout.VALUE))
         if local != 0:
-            store_sge(at, local - load(own + CELL_SHIFT), 8, load(own + CELL_LKEY))
-        return POSTED
+            store_sge(at, local - load(own + CELL_SHIFT), 8, load(own + t.CELL_LKEY))
+        return t.POSTED
     signals = operation in (_SIGNAL_SET, _SIGNAL_ADD)
     if done < nbytes:
         far, near = piece_of(load(row + FAR_HEAP), to + done), 0
@@ -379,21 +361,21 @@ def step(own: int, request: int, row: int, done: int) -> int:
         last = done + count == nbytes
         opcode = _RDMA_READ if operation == _READ else _RDMA_WRITE
         # One in 32 is also signaled, because without completions the slots of a long request would never become free.
-        signalled = (last and not signals) or load(row + PROD_IDX) & _SIGNAL_MASK == _SIGNAL_MASK
+        signalled = (last and not signals) or load(row + t.PROD_IDX) & _SIGNAL_MASK == _SIGNAL_MASK
         at = begin(own, row, opcode, _SIGNALED if signalled else _UNSIGNALED)
         store_remote(at, to + done, far)
         if near != 0:
             store_sge(at, local + done - load(near + PIECE_SHIFT), count, load(near + PIECE_KEY))
         elif what & layout.LANDING:
-            store_sge(at, local + done - load(own + CELL_SHIFT), count, load(own + CELL_LKEY))
+            store_sge(at, local + done - load(own + CELL_SHIFT), count, load(own + t.CELL_LKEY))
         else:
-            region = load(own + REGISTERED) + ((what >> layout.LOCAL_SHIFT) - 1) * REGION_SIZE
-            store_sge(at, local + done - load(region + REGION_SHIFT), count, load(region + REGION_LKEY))
+            region = load(own + t.REGISTERED) + ((what >> layout.LOCAL_SHIFT) - 1) * t.REGION_SIZE
+            store_sge(at, local + done - load(region + t.REGION_SHIFT), count, load(region + t.REGION_LKEY))
         if not last:
             return done + count
     if signals:
         word = load(request + layout.SECOND)
         if operation == _SIGNAL_SET or has_chain(row, word):
-            return REFUSED if exchange(own, row, request) != 0 else POSTED
+            return t.REFUSED if exchange(own, row, request) != 0 else t.POSTED
         post_atomic(own, row, _FETCH_AND_ADD, word, load(request + layout.VALUE), 0)
-    return POSTED
+    return t.POSTED

@@ -6,20 +6,7 @@ The loop (loop.py) calls step, ring, and advance. Every request ends in a signal
 from pgas.kernels import codes, layout
 from pgas.native.cpu import on_host
 from pgas.transports.hostloop.memory_ops import fence, load, load_acquire, store, store_release, store_u32, swap32, swap64
-from pgas.transports.ibrc.tables import (
-    CELL_LKEY,
-    CONS_IDX,
-    DEPTH,
-    LKEY,
-    POSTED,
-    PROD_IDX,
-    REGION_LKEY,
-    REGION_SIZE,
-    REGISTERED,
-    RUNG_IDX,
-    SINK,
-    UNRUNG,
-)
+from pgas.transports.ibrc import tables as t
 from pgas.transports.mlx5 import cqe, wqe
 from pgas.transports.mlx5.wqe import Ce, Opcode, Opmod
 
@@ -42,17 +29,17 @@ _REQ, _INVALID = int(cqe.CqeOpcode.REQ), int(cqe.CqeOpcode.INVALID)
 @on_host
 def wqebb(own: int, row: int, index: int) -> int:
     """Return the address of a WQEBB."""
-    return load(row + WQ) + ((index & (load(own + DEPTH) - 1)) << wqe.WQEBB_SHIFT)
+    return load(row + WQ) + ((index & (load(own + t.DEPTH) - 1)) << wqe.WQEBB_SHIFT)
 
 
 @on_host
 def begin(own: int, row: int, opcode: int, ds: int, ce: int) -> int:
     """Store the control segment of the next WQE and return its address; opcode has opmod in its upper byte."""
-    index = load(row + PROD_IDX)
+    index = load(row + t.PROD_IDX)
     at = wqebb(own, row, index)
     store(at, swap32(opcode | (index & wqe.WQE_IDX_MASK) << wqe.WQE_IDX_SHIFT) | load(row + QPN) << 32 | ds << 56)
     store(at + 8, ce << _CE_SHIFT)
-    store(row + PROD_IDX, index + _wqebbs(ds))
+    store(row + t.PROD_IDX, index + _wqebbs(ds))
     return at
 
 
@@ -100,20 +87,20 @@ def post_atomic(own: int, row: int, opcode: int, raddr: int, first: int, second:
     store_raddr(at, raddr, load(row + HEAP_KEY))
     store(at + wqe.WQE_DATA, first)
     store(at + wqe.WQE_DATA + 8, second)
-    return store_data(at + wqe.WQE_ATOMIC_DATA, local, load(own + CELL_LKEY), nbytes)
+    return store_data(at + wqe.WQE_ATOMIC_DATA, local, load(own + t.CELL_LKEY), nbytes)
 
 
 @on_host
 def post_masked_swap(own: int, row: int, raddr: int, swap: int, mask: int, local: int) -> int:
     """Post a MASKED_CS that replaces the bits in mask unconditionally, and its NOP."""
-    index = load(row + PROD_IDX)
+    index = load(row + t.PROD_IDX)
     at = begin(own, row, _MASKED_CS_8, wqe.DS_MASKED_CS_8, _ON_ERROR)
     store_raddr(at, raddr, load(row + HEAP_KEY))
     store(at + wqe.WQE_DATA, swap)
     store(at + wqe.WQE_DATA + 8, 0)
     store(at + wqe.WQE_DATA + 16, mask)
     store(at + wqe.WQE_DATA + 24, 0)
-    store_data(wqebb(own, row, index + 1), local, load(own + CELL_LKEY), 8)
+    store_data(wqebb(own, row, index + 1), local, load(own + t.CELL_LKEY), 8)
     return post_nop(own, row)
 
 
@@ -149,7 +136,7 @@ def step(own: int, request: int, row: int, done: int) -> int:
     if operation == _STORE:
         post_inline(own, request, row, load(row + HEAP_KEY))
     elif operation in (_ADD, _COMPARE_SWAP) or operation >= _SWAP:
-        post_update(own, row, operation, to, value, second, load(own + SINK) if local == 0 else local, nbytes)
+        post_update(own, row, operation, to, value, second, load(own + t.SINK) if local == 0 else local, nbytes)
     else:
         signals = operation in (_SIGNAL_SET, _SIGNAL_ADD)
         if done < nbytes:
@@ -158,17 +145,17 @@ def step(own: int, request: int, row: int, done: int) -> int:
             opcode = _RDMA_READ if operation == _READ else _RDMA_WRITE
             at = begin(own, row, opcode, wqe.DS_WRITE, _ALWAYS if last and not signals else _ON_ERROR)
             store_raddr(at, to + done, load(row + HEAP_KEY))
-            lkey = load(own + (CELL_LKEY if what & layout.LANDING else LKEY))
+            lkey = load(own + (t.CELL_LKEY if what & layout.LANDING else t.LKEY))
             if what >> layout.LOCAL_SHIFT:
-                lkey = load(load(own + REGISTERED) + ((what >> layout.LOCAL_SHIFT) - 1) * REGION_SIZE + REGION_LKEY)
+                lkey = load(load(own + t.REGISTERED) + ((what >> layout.LOCAL_SHIFT) - 1) * t.REGION_SIZE + t.REGION_LKEY)
             store_data(at + wqe.WQE_DATA, local + done, lkey, count)
             if not last:
                 return done + count
         if operation == _SIGNAL_ADD:
-            post_atomic(own, row, _FA, second, swap64(value), 0, load(own + SINK), 8)
+            post_atomic(own, row, _FA, second, swap64(value), 0, load(own + t.SINK), 8)
         elif operation == _SIGNAL_SET:
-            post_masked_swap(own, row, second, swap64(value), -1, load(own + SINK))
-    return POSTED
+            post_masked_swap(own, row, second, swap64(value), -1, load(own + t.SINK))
+    return t.POSTED
 
 
 # Doorbells and completions ----------------------------------------------------------------------------------------------------
@@ -179,11 +166,11 @@ def ring(own: int, count: int) -> int:
     """Ring the doorbells of the queue pairs in UNRUNG: WQEs, then the DBR, then the UAR."""
     fence()
     for i in range(count):
-        row = load(load(own + UNRUNG) + 8 * i)
-        index = load(row + PROD_IDX)
+        row = load(load(own + t.UNRUNG) + 8 * i)
+        index = load(row + t.PROD_IDX)
         store_u32(load(row + DBR), swap32(index & wqe.WQE_IDX_MASK))
         store_release(load(row + UAR), swap32((index & wqe.WQE_IDX_MASK) << wqe.WQE_IDX_SHIFT) | load(row + QPN) << 32)
-        store(row + RUNG_IDX, index)
+        store(row + t.RUNG_IDX, index)
     return 0
 
 
@@ -193,8 +180,8 @@ def advance(own: int, row: int) -> int:
     tail = swap64(load_acquire(load(row + CQE)))
     opcode = (tail >> cqe.OP_OWN_OPCODE_SHIFT) & 0xF
     if opcode == _REQ:
-        cons = load(row + CONS_IDX)
+        cons = load(row + t.CONS_IDX)
         distance = ((tail >> cqe.TAIL_WQE_COUNTER_SHIFT) + 1 - cons) & wqe.WQE_IDX_MASK
-        if distance <= load(own + DEPTH):
-            store(row + CONS_IDX, cons + distance)
+        if distance <= load(own + t.DEPTH):
+            store(row + t.CONS_IDX, cons + distance)
     return opcode != _REQ and opcode != _INVALID

@@ -13,7 +13,7 @@ from pgas.kernels import window
 from pgas.transports.memory import pages
 from pgas.transports.memory.protocol import Loan, Segment
 
-__all__ = ["HostMemory"]
+__all__ = ["HostMemory", "map_at", "unmap"]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -23,6 +23,24 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _PROT_READ, _PROT_WRITE = 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_ANONYMOUS, _MAP_NORESERVE, _MAP_FIXED_NOREPLACE = 0x1, 0x2, 0x20, 0x4000, 0x10_0000
 _MAP_FAILED = ctypes.c_void_p(-1).value
+
+
+def map_at(address: int, nbytes: int, fd: int, offset: int = 0) -> str | None:
+    """Map a file, or private memory if fd is -1, at exactly this address; return the reason if that is refused."""
+    sharing = _MAP_SHARED if fd >= 0 else _MAP_PRIVATE | _MAP_ANONYMOUS
+    flags = sharing | _MAP_NORESERVE | _MAP_FIXED_NOREPLACE
+    mapped = _libc.mmap(address, nbytes, _PROT_READ | _PROT_WRITE, flags, fd, offset)
+    if mapped == address:
+        return None
+    if mapped == _MAP_FAILED:
+        return os.strerror(ctypes.get_errno())
+    unmap(mapped, nbytes)  # kernels before 4.17 use the address only as a hint
+    return "the address range is taken"
+
+
+def unmap(address: int, nbytes: int) -> None:
+    """Unmap a range of memory."""
+    _libc.munmap(address, nbytes)
 
 
 class HostMemory:
@@ -65,7 +83,7 @@ class HostMemory:
     def discard(self, address: int) -> None:
         """Unmap a segment, if it is mapped; its pages are freed with the last mapping."""
         if address in self._mappings:
-            _libc.munmap(address, self._mappings.pop(address))
+            unmap(address, self._mappings.pop(address))
         if address in self._fds:
             os.close(self._fds.pop(address))
 
@@ -75,17 +93,10 @@ class HostMemory:
             raise HeapError(f"cannot map the state page at {window.STATE:#x}: {error}")
 
     def _map(self, address: int, nbytes: int, fd: int) -> str | None:
-        """Map at exactly this address; return the reason if it is refused."""
-        sharing = _MAP_SHARED if fd >= 0 else _MAP_PRIVATE | _MAP_ANONYMOUS
-        flags = sharing | _MAP_NORESERVE | _MAP_FIXED_NOREPLACE
-        mapped = _libc.mmap(address, nbytes, _PROT_READ | _PROT_WRITE, flags, fd, 0)
-        if mapped != address:
-            if mapped != _MAP_FAILED:  # kernels before 4.17 take the address as a hint
-                _libc.munmap(mapped, nbytes)
-                return "the address range is taken"
-            return os.strerror(ctypes.get_errno())
-        self._mappings[address] = nbytes
-        return None
+        refusal = map_at(address, nbytes, fd)
+        if refusal is None:
+            self._mappings[address] = nbytes
+        return refusal
 
     def lend(self, address: int, nbytes: int) -> Loan:
         """Replace the memory's pages with pages that other processes can map (pages.py)."""

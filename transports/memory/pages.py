@@ -138,7 +138,7 @@ def _exchange(start: int, end: int) -> int:
 
 
 def _replace(start: int, end: int, fd: int) -> None:
-    """Replace pages, in one step, with those of a file with the same contents, or, if fd is -1, with private ones."""
+    """Replace pages, in one step, with pages of the same contents: those of a file, or private ones if fd is -1."""
     nbytes = end - start
     sharing = _SHARED if fd >= 0 else _PRIVATE_ANONYMOUS
     new = _libc.mmap(None, nbytes, _READ_WRITE, sharing, fd, 0)

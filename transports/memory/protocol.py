@@ -32,7 +32,7 @@ class Loan:
 
 
 def whole_pages(nbytes: int) -> int:
-    """Return a size rounded up to whole pages of a GPU."""
+    """Return a size rounded up to whole pages of a GPU (GRANULARITY)."""
     return -(-nbytes // GRANULARITY) * GRANULARITY
 
 

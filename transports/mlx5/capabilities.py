@@ -5,18 +5,9 @@ from enum import IntEnum
 from pgas.transports.mlx5.fields import Field, Table
 
 __all__ = [
-    "ATOMIC_CAP",
-    "CAPS",
-    "CAP_SIZE",
-    "CMD_HCA_CAP",
-    "CMD_HCA_CAP_2",
-    "AtomicOperations",
-    "AtomicSize",
-    "CapType",
-    "PortType",
-    "TsFormatCap",
-    "cap_op_mod",
-]
+    "ATOMIC_CAP", "CAPS", "CAP_SIZE", "CMD_HCA_CAP", "CMD_HCA_CAP_2", "AtomicOperations", "AtomicSize", "CapType", "PortType",
+    "TsFormatCap", "cap_op_mod",
+]  # fmt: skip
 
 
 class CapType(IntEnum):

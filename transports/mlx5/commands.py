@@ -12,49 +12,14 @@ from typing import Any
 
 from pgas.base.errors import TransportError
 from pgas.transports.mlx5 import fields
-from pgas.transports.mlx5.capabilities import (
-    ATOMIC_CAP,
-    CAP_SIZE,
-    CAPS,
-    CMD_HCA_CAP,
-    CMD_HCA_CAP_2,
-    AtomicOperations,
-    AtomicSize,
-    CapType,
-    PortType,
-    cap_op_mod,
-)
+from pgas.transports.mlx5.capabilities import CAP_SIZE, CAPS, cap_op_mod
 from pgas.transports.mlx5.contexts import CQC, HCA_VPORT_CONTEXT, KLM, MKC, QPC, ROCE_ADDR_LAYOUT, UMEM
-from pgas.transports.mlx5.fields import Buffer, Field, Table
+from pgas.transports.mlx5.fields import Buffer, Explained, Field, Table, explanation
 
 __all__ = [
-    "ATOMIC_CAP",
-    "CAPS",
-    "CMD_HCA_CAP",
-    "CMD_HCA_CAP_2",
-    "LAYOUTS",
-    "AtomicOperations",
-    "AtomicSize",
-    "CapType",
-    "Command",
-    "CommandError",
-    "Layout",
-    "PortType",
-    "Status",
-    "build",
-    "build_klms",
-    "build_output",
-    "cap_op_mod",
-    "check",
-    "command_name",
-    "output_size",
-    "output_table",
-    "parse",
-    "parse_klms",
-    "parse_output",
-    "pretty",
-    "status_words",
-]
+    "LAYOUTS", "Command", "CommandError", "Layout", "Status", "build", "build_klms", "build_output", "check", "command_name", "output_size",
+    "output_table", "parse", "parse_klms", "parse_output", "pretty", "status_words",
+]  # fmt: skip
 
 
 class Command(IntEnum):
@@ -101,48 +66,29 @@ def command_name(opcode: int) -> str:
     return _NAMES.get(Command(opcode), Command(opcode).name)
 
 
-class Status(IntEnum):
+class Status(Explained):
     """``MLX5_CMD_STAT_*``: how a command ended."""
 
-    OK = 0x00
-    INT_ERR = 0x01
-    BAD_OP = 0x02
-    BAD_PARAM = 0x03
-    BAD_SYS_STATE = 0x04
-    BAD_RES = 0x05
-    RES_BUSY = 0x06
-    LIM = 0x08
-    BAD_RES_STATE = 0x09
-    IX = 0x0A
-    NO_RES = 0x0F
-    BAD_QP_STATE = 0x10
-    BAD_INP_LEN = 0x50
-    BAD_OUTP_LEN = 0x51
-
-
-STATUS_WORDS = {
-    Status.OK: "OK",
-    Status.INT_ERR: "internal error",
-    Status.BAD_OP: "bad operation",
-    Status.BAD_PARAM: "bad parameter",
-    Status.BAD_SYS_STATE: "bad system state",
-    Status.BAD_RES: "bad resource",
-    Status.RES_BUSY: "resource busy",
-    Status.LIM: "limits exceeded",
-    Status.BAD_RES_STATE: "bad resource state",
-    Status.IX: "bad index",
-    Status.NO_RES: "no resources",
-    Status.BAD_QP_STATE: "bad QP state",
-    Status.BAD_INP_LEN: "bad input length",
-    Status.BAD_OUTP_LEN: "bad output length",
-}
+    OK = 0x00, "OK"
+    INT_ERR = 0x01, "internal error"
+    BAD_OP = 0x02, "bad operation"
+    BAD_PARAM = 0x03, "bad parameter"
+    BAD_SYS_STATE = 0x04, "bad system state"
+    BAD_RES = 0x05, "bad resource"
+    RES_BUSY = 0x06, "resource busy"
+    LIM = 0x08, "limits exceeded"
+    BAD_RES_STATE = 0x09, "bad resource state"
+    IX = 0x0A, "bad index"
+    NO_RES = 0x0F, "no resources"
+    BAD_QP_STATE = 0x10, "bad QP state"
+    BAD_INP_LEN = 0x50, "bad input length"
+    BAD_OUTP_LEN = 0x51, "bad output length"
 
 
 def status_words(status: int) -> str:
     """Return the name of a status, and its meaning."""
-    if status not in STATUS_WORDS:
-        return f"status {status:#x}"
-    return f"{Status(status).name} ({STATUS_WORDS[Status(status)]})"
+    text = explanation(Status, status)
+    return f"{Status(status).name} ({text})" if text else f"status {status:#x}"
 
 
 class CommandError(TransportError):
@@ -283,7 +229,7 @@ _CAP_OUTPUTS = {
 
 def _input(opcode: int) -> Table:
     if opcode not in LAYOUTS:
-        raise ValueError(f"opcode: the input of {command_name(opcode)} is not in this data sheet")
+        raise ValueError(f"opcode: the input of {command_name(opcode)} is not defined in pgas")
     return LAYOUTS[Command(opcode)].input
 
 
@@ -294,7 +240,7 @@ def output_table(opcode: int, op_mod: int) -> Table:
         ValueError: the command is not defined here.
     """
     if opcode not in LAYOUTS:
-        raise ValueError(f"opcode: the output of {command_name(opcode)} is not in this data sheet")
+        raise ValueError(f"opcode: the output of {command_name(opcode)} is not defined in pgas")
     table = LAYOUTS[Command(opcode)].output
     return _CAP_OUTPUTS.get(op_mod, table) if opcode == Command.QUERY_HCA_CAP else table
 
@@ -317,15 +263,15 @@ def build(command: Command, **values: Any) -> bytes:
 
 
 def build_klms(pieces: Iterable[Mapping[str, int]]) -> bytes:
-    """Return the bytes that follow the input of CREATE_MKEY for an indirect key: one KLM per piece, and zeros up to a multiple of four."""
+    """Return the bytes after the input of CREATE_MKEY for an indirect key: one KLM per piece, zero-padded to a multiple of four KLMs."""
     data = b"".join(fields.fill(KLM, piece) for piece in pieces)
     return data.ljust(-(-len(data) // (4 * KLM.size)) * 4 * KLM.size, b"\0")
 
 
 def parse_klms(data: Buffer) -> list[dict[str, Any]]:
     """Return the pieces that follow an input of CREATE_MKEY, without empty ones."""
-    behind = range(LAYOUTS[Command.CREATE_MKEY].input.size, len(data) - KLM.size + 1, KLM.size)
-    return [klm for klm in (fields.decode(KLM, data, offset) for offset in behind) if klm["byte_count"]]
+    offsets = range(LAYOUTS[Command.CREATE_MKEY].input.size, len(data) - KLM.size + 1, KLM.size)
+    return [klm for klm in (fields.decode(KLM, data, offset) for offset in offsets) if klm["byte_count"]]
 
 
 def parse(data: Buffer) -> tuple[Command, dict[str, Any]]:

@@ -9,33 +9,10 @@ from enum import IntEnum, IntFlag
 from pgas.transports.mlx5.fields import Field, Table
 
 __all__ = [
-    "ADS",
-    "CQC",
-    "FORBIDDEN",
-    "HCA_VPORT_CONTEXT",
-    "LEGAL",
-    "MKC",
-    "MTU_BYTES",
-    "OPTIONAL",
-    "QPC",
-    "ROCE_ADDR_LAYOUT",
-    "UMEM",
-    "Access",
-    "AccessMode",
-    "AtomicMode",
-    "Mtu",
-    "OptPar",
-    "PmState",
-    "QpState",
-    "QpType",
-    "RqType",
-    "SendDbrMode",
-    "TsFormat",
-    "mkc_access",
-    "mkey",
-    "rnr_timer_ns",
-    "transition",
-]
+    "ADS", "CQC", "FORBIDDEN", "HCA_VPORT_CONTEXT", "LEGAL", "MKC", "OPTIONAL", "QPC", "ROCE_ADDR_LAYOUT", "UMEM", "Access", "AccessMode",
+    "AtomicMode", "Mtu", "OptPar", "PmState", "QpState", "QpType", "RqType", "SendDbrMode", "TsFormat", "mkc_access", "mkey",
+    "rnr_timer_ns", "transition",
+]  # fmt: skip
 
 
 class QpState(IntEnum):
@@ -72,16 +49,13 @@ class TsFormat(IntEnum):
 
 
 class Mtu(IntEnum):
-    """``qpc.mtu``, as IBV_MTU_*."""
+    """``qpc.mtu``, with the values of IBV_MTU_*."""
 
     MTU_256 = 1
     MTU_512 = 2
     MTU_1024 = 3
     MTU_2048 = 4
     MTU_4096 = 5
-
-
-MTU_BYTES = {mtu: 128 << mtu for mtu in Mtu}
 
 
 class RqType(IntEnum):
@@ -146,7 +120,7 @@ class AccessMode(IntEnum):
 
 
 class Access(IntFlag):
-    """``IBV_ACCESS_*``: what a memory region allows besides local reads."""
+    """``IBV_ACCESS_*``: what a memory region allows in addition to local reads."""
 
     LOCAL_WRITE = 1 << 0
     REMOTE_WRITE = 1 << 1
@@ -342,35 +316,24 @@ RST, INIT, RTR, RTS, ERR = QpState
 
 #: Command for each transition (from, to).
 LEGAL = {
-    (RST, RST): "2RST_QP",
     (RST, INIT): "RST2INIT_QP",
-    (RST, ERR): "2ERR_QP",
-    (INIT, RST): "2RST_QP",
     (INIT, INIT): "INIT2INIT_QP",
     (INIT, RTR): "INIT2RTR_QP",
-    (INIT, ERR): "2ERR_QP",
-    (RTR, RST): "2RST_QP",
     (RTR, RTS): "RTR2RTS_QP",
-    (RTR, ERR): "2ERR_QP",
-    (RTS, RST): "2RST_QP",
     (RTS, RTS): "RTS2RTS_QP",
-    (RTS, ERR): "2ERR_QP",
-    (ERR, RST): "2RST_QP",
-    (ERR, ERR): "2ERR_QP",
+    **{(state, RST): "2RST_QP" for state in QpState},
+    **{(state, ERR): "2ERR_QP" for state in QpState},
 }
 
 #: Reason why there is no command for a transition (from, to).
 FORBIDDEN = {
-    (RST, RTR): "a QP in RST has no port and no access rights: RST2INIT_QP comes first",
-    (RST, RTS): "a QP in RST knows no peer: RST2INIT_QP and INIT2RTR_QP come first",
-    (INIT, RTS): "a QP in INIT knows no peer: INIT2RTR_QP comes first",
-    (RTR, INIT): "a QP that knows its peer goes back through RST only",
-    (RTR, RTR): "the QP has a peer already: 2RST_QP comes before another one",
-    (RTS, INIT): "a QP that may send goes back through RST only",
-    (RTS, RTR): "a QP that may send goes back through RST only",
-    (ERR, INIT): "a QP in ERR is left through 2RST_QP only",
-    (ERR, RTR): "a QP in ERR is left through 2RST_QP only",
-    (ERR, RTS): "a QP in ERR is left through 2RST_QP only",
+    (RST, RTR): "a QP in RST has no port and no access rights; RST2INIT_QP must come first",
+    (RST, RTS): "a QP in RST has no peer; RST2INIT_QP and INIT2RTR_QP must come first",
+    (INIT, RTS): "a QP in INIT has no peer; INIT2RTR_QP must come first",
+    (RTR, INIT): "a QP with a peer can return to INIT only through RST",
+    (RTR, RTR): "the QP already has a peer; 2RST_QP must come before INIT2RTR_QP sets another one",
+    **dict.fromkeys(((RTS, INIT), (RTS, RTR)), "a QP that may send can return to earlier states only through RST"),
+    **dict.fromkeys(((ERR, INIT), (ERR, RTR), (ERR, RTS)), "only 2RST_QP takes a QP out of ERR"),
 }
 
 #: Optional fields of each transition of an RC QP (opt_mask of Linux's mlx5_ib); other transitions have none.
@@ -392,9 +355,9 @@ def transition(command: str, state: QpState) -> QpState:
         ValueError: the command does not move a QP, or not from this state; the text has the reason.
     """
     if command not in _TARGET:
-        raise ValueError(f"{command} does not change the state of a QP; {', '.join(_TARGET)} do")
+        raise ValueError(f"{command} does not change the state of a QP; the commands that do are {', '.join(_TARGET)}")
     pair = (state, _TARGET[command])
     if LEGAL.get(pair) == command:
         return pair[1]
-    why = FORBIDDEN[pair] if pair in FORBIDDEN else f"{LEGAL[pair]} goes there from {state.name}"
+    why = FORBIDDEN[pair] if pair in FORBIDDEN else f"the command from {state.name} to {pair[1].name} is {LEGAL[pair]}"
     raise ValueError(f"{command} of a QP in {state.name}: {why}")

@@ -12,24 +12,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from pgas.transports.mlx5 import fields
-from pgas.transports.mlx5.fields import Buffer, Field, Table, fill
+from pgas.transports.mlx5.fields import Buffer, Explained, Field, Table, explanation, fill
 from pgas.transports.mlx5.wqe import WQE_IDX_MASK, Opcode
 
 __all__ = [
-    "CQE64",
-    "ERR_CQE",
-    "Cqe",
-    "CqeOpcode",
-    "Syndrome",
-    "completed",
-    "decode",
-    "error",
-    "extend",
-    "op_own",
-    "received",
-    "syndrome_words",
+    "CQE64", "ERR_CQE", "Cqe", "CqeOpcode", "Syndrome", "completed", "decode", "error", "extend", "op_own", "received", "syndrome_words",
     "valid",
-]
+]  # fmt: skip
 
 
 class CqeOpcode(IntEnum):
@@ -48,47 +37,27 @@ class CqeOpcode(IntEnum):
     INVALID = 15
 
 
-class Syndrome(IntEnum):
+class Syndrome(Explained):
     """``MLX5_CQE_SYNDROME_*``: why a WQE failed."""
 
-    LOCAL_LENGTH_ERR = 0x01
-    LOCAL_QP_OP_ERR = 0x02
-    LOCAL_PROT_ERR = 0x04
-    WR_FLUSH_ERR = 0x05
-    MW_BIND_ERR = 0x06
-    BAD_RESP_ERR = 0x10
-    LOCAL_ACCESS_ERR = 0x11
-    REMOTE_INVAL_REQ_ERR = 0x12
-    REMOTE_ACCESS_ERR = 0x13
-    REMOTE_OP_ERR = 0x14
-    TRANSPORT_RETRY_EXC_ERR = 0x15
-    RNR_RETRY_EXC_ERR = 0x16
-    REMOTE_ABORTED_ERR = 0x22
-
-
-SYNDROME_WORDS = {
-    Syndrome.LOCAL_LENGTH_ERR: "local length error",
-    Syndrome.LOCAL_QP_OP_ERR: "local QP operation error",
-    Syndrome.LOCAL_PROT_ERR: "local protection error",
-    Syndrome.WR_FLUSH_ERR: "work request flushed",
-    Syndrome.MW_BIND_ERR: "memory window bind error",
-    Syndrome.BAD_RESP_ERR: "bad response",
-    Syndrome.LOCAL_ACCESS_ERR: "local access error",
-    Syndrome.REMOTE_INVAL_REQ_ERR: "remote invalid request",
-    Syndrome.REMOTE_ACCESS_ERR: "remote access error",
-    Syndrome.REMOTE_OP_ERR: "remote operation error",
-    Syndrome.TRANSPORT_RETRY_EXC_ERR: "transport retry counter exceeded",
-    Syndrome.RNR_RETRY_EXC_ERR: "RNR retry counter exceeded",
-    Syndrome.REMOTE_ABORTED_ERR: "remote aborted",
-}
-
-#: vendor_err_synd of a page fault under on-demand paging (MLX5_CQE_VENDOR_SYNDROME_ODP_PFAULT).
-VENDOR_SYNDROME_ODP_PFAULT = 0x93
+    LOCAL_LENGTH_ERR = 0x01, "local length error"
+    LOCAL_QP_OP_ERR = 0x02, "local QP operation error"
+    LOCAL_PROT_ERR = 0x04, "local protection error"
+    WR_FLUSH_ERR = 0x05, "work request flushed"
+    MW_BIND_ERR = 0x06, "memory window bind error"
+    BAD_RESP_ERR = 0x10, "bad response"
+    LOCAL_ACCESS_ERR = 0x11, "local access error"
+    REMOTE_INVAL_REQ_ERR = 0x12, "remote invalid request"
+    REMOTE_ACCESS_ERR = 0x13, "remote access error"
+    REMOTE_OP_ERR = 0x14, "remote operation error"
+    TRANSPORT_RETRY_EXC_ERR = 0x15, "transport retry counter exceeded"
+    RNR_RETRY_EXC_ERR = 0x16, "RNR retry counter exceeded"
+    REMOTE_ABORTED_ERR = 0x22, "remote aborted"
 
 
 def syndrome_words(syndrome: int) -> str:
     """Return the meaning of a syndrome, and its number in hex."""
-    return f"{SYNDROME_WORDS.get(syndrome, 'unknown syndrome')} ({syndrome:#04x})"  # type: ignore[call-overload]
+    return f"{explanation(Syndrome, syndrome) or 'unknown syndrome'} ({syndrome:#04x})"
 
 
 # --- layout ----------------------------------------------------------------------------------------------------------------------
@@ -114,7 +83,7 @@ CQE64 = Table(
     Field("hds_ip_ext", 224, 8),
     Field("l4_hdr_type_etc", 232, 8),
     Field("vlan_info", 240, 16),
-    Field("srqn_uidx", 256, 32),  # qpc.user_index, as cqe_version is 1
+    Field("srqn_uidx", 256, 32),  # qpc.user_index, because cqe_version is 1
     Field("imm_inval_pkey", 288, 32),
     Field("app", 320, 8),
     Field("app_op", 328, 8),
@@ -157,7 +126,7 @@ def op_own(opcode: int, cqe_format: int = 0, se: int = 0, owner: int = 0) -> int
 
 
 def valid(op_own_byte: int, consumer_idx: int, cq_size: int) -> bool:
-    """Tell whether an entry of a CQ that is not collapsed is the NIC's newest at consumer_idx."""
+    """Whether an entry of a CQ that is not collapsed is the NIC's newest at consumer_idx."""
     owner = 1 if consumer_idx & cq_size else 0
     return op_own_byte & OP_OWN_OWNER_MASK == owner and op_own_byte >> OP_OWN_OPCODE_SHIFT != CqeOpcode.INVALID
 
@@ -225,7 +194,7 @@ class Cqe:
 
 
 def decode(data: Buffer, offset: int = 0) -> Cqe:
-    """Decode the CQE at offset in data, as an error CQE if its opcode says so.
+    """Decode the CQE at offset in data. Its opcode determines whether it has the layout of an error CQE.
 
     Raises:
         ValueError: there are fewer than 64 bytes.

@@ -7,7 +7,7 @@ QP's register in its UAR page. The word has the layout of the first 8 bytes of a
 from enum import IntEnum
 
 from pgas.transports.mlx5.fields import Buffer, Field, Table, decode, fill
-from pgas.transports.mlx5.wqe import DS_MASK, QPN_SHIFT, WQE_IDX_MASK, WQE_IDX_SHIFT, Opcode, Opmod, wqebbs
+from pgas.transports.mlx5.wqe import DS_MASK, WQE_IDX_MASK, WQE_IDX_SHIFT, Opcode, Opmod, wqebbs
 
 __all__ = ["CQ_DBR", "DBR", "UAR_WORD", "UarType", "advance", "candidate", "dbr", "next_empty", "register_offset", "words", "wqe_start"]
 
@@ -45,9 +45,6 @@ UAR_WORD = Table(
 )
 
 UAR_PAGE_SIZE = 4096
-UAR_CQ_DOORBELL = 0x20  # MLX5_CQ_DOORBELL
-UAR_EQ_DOORBELL = 0x40
-UAR_DBR_LESS_OFFSET = 0x600  # ConnectX-8, qpc.send_dbr_mode NO_DBR_EXT
 UAR_BF_OFFSET = 0x800  # offset of the first register (MLX5_BF_OFFSET)
 UAR_BF_REGISTERS = 2
 UAR_NC_REGISTERS = 4
@@ -72,7 +69,7 @@ def register_offset(kind: UarType, register: int, log_bf_reg_size: int = UAR_LOG
     """
     count = UAR_BF_REGISTERS if kind == UarType.BF else UAR_NC_REGISTERS
     if not 0 <= register < count:
-        raise ValueError(f"register: {register}, a UAR page of type {UarType(kind).name} has {count}")
+        raise ValueError(f"register must be 0 to {count - 1} in a UAR page of type {UarType(kind).name}, not {register}")
     return UAR_BF_OFFSET + register * (1 << log_bf_reg_size if kind == UarType.BF else UAR_NC_REGISTER_SIZE)
 
 
@@ -85,7 +82,7 @@ def wqe_start(wqe: Buffer) -> bytes:
     """Build the UAR word like rdma-core and MORI: the first 8 bytes of the last WQE; its wqe_idx is that WQE's first WQEBB."""
     word = bytes(wqe[: UAR_WORD.size])
     if decode(UAR_WORD, word)["ds"] == 0:
-        raise ValueError("uar_word.ds: 0, no WQE is that short")
+        raise ValueError("uar_word.ds must not be 0, because no WQE is that short")
     return word
 
 
@@ -98,13 +95,8 @@ def words(data: Buffer) -> tuple[int, int]:
 
 
 def candidate(idx_word: int, qpn_word: int) -> int:
-    """Return the 16-bit index of the next empty WQEBB that a UAR word announces; ds tells which of the two conventions it follows."""
+    """Return the 16-bit index of the next empty WQEBB that a UAR word announces; ds shows which of the two conventions it follows."""
     return ((idx_word >> WQE_IDX_SHIFT) + wqebbs(qpn_word & DS_MASK)) & WQE_IDX_MASK
-
-
-def target_qpn(qpn_word: int) -> int:
-    """Return the number of the QP whose doorbell a UAR word rings."""
-    return qpn_word >> QPN_SHIFT
 
 
 def advance(producer_idx: int, nwqebb: int, announced: int, dbr_word: int) -> int:
@@ -122,7 +114,7 @@ def advance(producer_idx: int, nwqebb: int, announced: int, dbr_word: int) -> in
     """
     ring = (announced - producer_idx) & WQE_IDX_MASK
     if nwqebb < ring <= WQE_IDX_MASK - nwqebb:
-        raise ValueError(f"uar_word.wqe_idx: {announced:#x} is {ring} WQEBBs ahead, the send queue has {nwqebb}")
+        raise ValueError(f"uar_word.wqe_idx: {announced:#x} is {ring} WQEBBs ahead, but the send queue has only {nwqebb}")
     record = (dbr_word - producer_idx) & WQE_IDX_MASK
     distance = ring if ring <= nwqebb else 0
     if distance < record <= nwqebb:

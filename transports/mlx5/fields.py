@@ -1,8 +1,8 @@
 """Big-endian structures as tables of field name, bit offset, and width.
 
-Offsets are those of mlx5_ifc.h: bit 0 is the most significant bit of byte 0. A field may have any width and begin
-at any bit. A field that is itself a structure has that structure's table. Bits without a field are reserved: zero in a new structure,
-unchanged when fields are set in memory.
+Offsets are those of mlx5_ifc.h: bit 0 is the most significant bit of byte 0. A field may have any width and begin at any bit. A field
+that is itself a structure has that structure's table. Bits without a field are reserved: zero in a new structure, unchanged when fields are
+set in memory.
 """
 
 import operator
@@ -11,7 +11,24 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, TypeAlias
 
-__all__ = ["Buffer", "Field", "Table", "decode", "fill", "hexdump", "named", "pretty"]
+__all__ = ["Buffer", "Explained", "Field", "Table", "decode", "explanation", "fill", "hexdump", "named", "pretty"]
+
+
+class Explained(IntEnum):
+    """Numbers with explanations: a member is defined by its number and its text."""
+
+    text: str
+
+    def __new__(cls, value: int, text: str = "") -> "Explained":
+        member = int.__new__(cls, value)
+        member._value_, member.text = value, text
+        return member
+
+
+def explanation(kind: type[Explained], value: int) -> str:
+    """Return the text of a number, "" if no member has it."""
+    return kind(value).text if value in kind.__members__.values() else ""
+
 
 #: Type of bytes to read from, or to write to if they are writable. Wrap other buffers in memoryview().
 Buffer: TypeAlias = bytes | bytearray | memoryview

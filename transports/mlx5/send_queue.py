@@ -163,9 +163,9 @@ def decode(data: Buffer) -> Wqe:
     ds = ctrl["ds"]
     end = ds * OCTOWORD
     if not CTRL.size <= end <= len(raw):
-        raise ValueError(f"ctrl.ds: {ds} octowords, {len(raw)} bytes are there")
+        raise ValueError(f"ctrl.ds: {ds} octowords, but there are {len(raw)} bytes")
     if ctrl["opcode"] not in _HAS_RADDR:
-        raise ValueError(f"ctrl.opcode: {fields.named(Opcode, ctrl['opcode'])} has no layout in this data sheet")
+        raise ValueError(f"ctrl.opcode: {fields.named(Opcode, ctrl['opcode'])} is not defined in pgas")
     opcode = Opcode(ctrl["opcode"])
     head = dict(opcode=opcode, **{name: ctrl[name] for name in ("opmod", "wqe_idx", "qpn", "ds", "fm_ce_se", "signature", "imm")})
     if opcode == Opcode.NOP:
@@ -203,17 +203,11 @@ def describe(data: Buffer) -> str:
 
 
 #: Opcodes that decode() supports, and whether a raddr segment follows the control segment.
-_HAS_RADDR = {
-    Opcode.NOP: False,
-    Opcode.DUMP: False,
-    Opcode.WAIT: False,
-    Opcode.RDMA_WRITE: True,
-    Opcode.RDMA_WRITE_IMM: True,
-    Opcode.RDMA_READ: True,
-    Opcode.SEND: False,
-    Opcode.SEND_IMM: False,
-} | {opcode: True for opcode, _ in ATOMICS}
 _ATOMIC_OPCODES = frozenset(opcode for opcode, _ in ATOMICS)
+_HAS_RADDR = {
+    **dict.fromkeys((Opcode.NOP, Opcode.DUMP, Opcode.WAIT, Opcode.SEND, Opcode.SEND_IMM), False),
+    **dict.fromkeys((Opcode.RDMA_WRITE, Opcode.RDMA_WRITE_IMM, Opcode.RDMA_READ, *_ATOMIC_OPCODES), True),
+}
 
 
 def _room(opcode: Opcode, table: Table, at: int, end: int) -> None:
@@ -232,7 +226,7 @@ def _operands(opcode: Opcode, nbytes: int, segment: dict[str, int]) -> AtomicOpe
 
 def _inline(opcode: Opcode, raw: bytes, at: int, end: int) -> bytes:
     if opcode not in (Opcode.RDMA_WRITE, Opcode.RDMA_WRITE_IMM, Opcode.SEND, Opcode.SEND_IMM):
-        raise ValueError(f"inline.inline_seg: {opcode.name} has no data to carry inline")
+        raise ValueError(f"inline.inline_seg: {opcode.name} cannot have inline data")
     count, start = fields.decode(INLINE, raw, at)["byte_count"], at + INLINE_HEADER
     if not end - OCTOWORD < start + count <= end:
         raise ValueError(f"inline.byte_count: {count} bytes do not end in the last of {end // OCTOWORD} octowords")
@@ -244,6 +238,6 @@ def _segments(opcode: Opcode, raw: bytes, at: int, end: int) -> tuple[Data, ...]
     for offset in range(at, end, DATA.size):
         values = fields.decode(DATA, raw, offset)
         if values["byte_count"] & INLINE_SEG:
-            raise ValueError(f"data.byte_count: {values['byte_count']:#x}, an inline segment behind a data segment of {opcode.name}")
+            raise ValueError(f"data.byte_count: {values['byte_count']:#x}, an inline segment after a data segment of {opcode.name}")
         segments.append(Data(values["addr"], values["lkey"], values["byte_count"]))
     return tuple(segments)

@@ -14,38 +14,10 @@ from enum import IntEnum
 from pgas.transports.mlx5.fields import Field, Table, fill
 
 __all__ = [
-    "ATOMIC",
-    "CE_MASK",
-    "CTRL",
-    "DATA",
-    "FM_MASK",
-    "INLINE",
-    "MASKED_CS_4",
-    "MASKED_CS_8",
-    "MASKED_FA_4",
-    "MASKED_FA_8",
-    "RADDR",
-    "WAIT",
-    "Ce",
-    "Fm",
-    "Opcode",
-    "Opmod",
-    "compare_swap",
-    "ds_inline",
-    "dump",
-    "fetch_add",
-    "masked_compare_swap",
-    "masked_fetch_add",
-    "nop",
-    "read",
-    "receive",
-    "send",
-    "send_inline",
-    "wait",
-    "wqebbs",
-    "write",
-    "write_inline",
-]
+    "ATOMIC", "CE_MASK", "CTRL", "DATA", "FM_MASK", "INLINE", "MASKED_CS_4", "MASKED_CS_8", "MASKED_FA_4", "MASKED_FA_8", "RADDR", "WAIT",
+    "Ce", "Fm", "Opcode", "Opmod", "compare_swap", "ds_inline", "dump", "fetch_add", "masked_compare_swap", "masked_fetch_add", "nop",
+    "read", "receive", "send", "send_inline", "wait", "wqebbs", "write", "write_inline",
+]  # fmt: skip
 
 
 class Opcode(IntEnum):
@@ -102,8 +74,6 @@ class Ce(IntEnum):
     ALWAYS_AND_EQE = 3 << 2
 
 
-#: Bit 1 of fm_ce_se, which raises an event at the receiver (MLX5_WQE_CTRL_SOLICITED).
-SE_SOLICITED = 1 << 1
 FM_MASK = 7 << 5
 CE_MASK = 3 << 2
 
@@ -114,7 +84,7 @@ WQEBB = 1 << WQEBB_SHIFT  # MLX5_SEND_WQE_BB
 OCTOWORD = 16
 DS_PER_WQEBB = WQEBB // OCTOWORD
 
-#: Mask of the low 16 bits of a running WQEBB index, as in WQEs, doorbells, and CQEs, which are not masked by the ring's size.
+#: Mask of the low 16 bits of a running WQEBB index, which WQEs, doorbells, and CQEs have. It does not depend on the ring's size.
 WQE_IDX_MASK = 0xFFFF
 
 #: Minimum and maximum number of WQEBBs in a send queue. Above 2^15, the distance between two 16-bit indices would be ambiguous.
@@ -225,7 +195,7 @@ def _ctrl(opcode: int, wqe_idx: int, qpn: int, ds: int, fm_ce_se: int, opmod: in
 
 def _data(addr: int, lkey: int, nbytes: int) -> bytes:
     if not 1 <= nbytes <= MESSAGE_MAX:
-        raise ValueError(f"nbytes: {nbytes} is not within 1 and {MESSAGE_MAX}")
+        raise ValueError(f"nbytes must be 1 to {MESSAGE_MAX}, not {nbytes}")
     return fill(DATA, {"byte_count": nbytes, "lkey": lkey, "addr": addr})
 
 
@@ -240,7 +210,7 @@ def dump(wqe_idx: int, qpn: int, addr: int, lkey: int, nbytes: int = 1, *, fm_ce
 
 
 def wait(wqe_idx: int, qpn: int, cqn: int, max_index: int, *, fm_ce_se: int = 0) -> bytes:
-    """Build a WAIT: later WQEs in the queue start when a CQ has received its CQE number max_index."""
+    """Build a WAIT: later WQEs in the queue start only when a CQ has received its CQE number max_index."""
     return _ctrl(Opcode.WAIT, wqe_idx, qpn, DS_WAIT, fm_ce_se) + fill(WAIT, {"max_index": max_index, "qpn_or_cqn": cqn})
 
 
@@ -256,7 +226,7 @@ def write(
 def write_inline(wqe_idx: int, qpn: int, raddr: int, rkey: int, payload: bytes, *, fm_ce_se: int = 0) -> bytes:
     """Build an RDMA_WRITE that carries its payload, so that the NIC reads only the WQE."""
     if not 1 <= len(payload) <= INLINE_MAX:
-        raise ValueError(f"payload: {len(payload)} bytes, 1 to {INLINE_MAX} go inline")
+        raise ValueError(f"payload must have 1 to {INLINE_MAX} bytes to be sent inline, not {len(payload)}")
     ds = ds_inline(len(payload))
     head = _ctrl(Opcode.RDMA_WRITE, wqe_idx, qpn, ds, fm_ce_se) + fill(RADDR, {"raddr": raddr, "rkey": rkey})
     return (head + fill(INLINE, {"inline_seg": 1, "byte_count": len(payload)}) + payload).ljust(ds * OCTOWORD, b"\0")
@@ -306,19 +276,19 @@ def _atomic(
 
 def _opmod(nbytes: int) -> Opmod:
     if nbytes not in (4, 8):
-        raise ValueError(f"nbytes: masked atomics have operands of 4 or 8 bytes, not {nbytes}")
+        raise ValueError(f"nbytes must be 4 or 8, the operand sizes of masked atomics, not {nbytes}")
     return Opmod.MASKED_4 if nbytes == 4 else Opmod.MASKED_8
 
 
 def fetch_add(wqe_idx: int, qpn: int, raddr: int, rkey: int, addr: int, lkey: int, add: int, *, fm_ce_se: int = 0) -> bytes:
-    """Build an ATOMIC_FA: adds to the 8 bytes at raddr, returns the old value to addr."""
+    """Build an ATOMIC_FA: add to the 8 bytes at raddr, and return the old value to addr."""
     return _atomic(Opcode.ATOMIC_FA, Opmod.NONE, wqe_idx, qpn, raddr, rkey, addr, lkey, fm_ce_se, swap_add=add)
 
 
 def compare_swap(
     wqe_idx: int, qpn: int, raddr: int, rkey: int, addr: int, lkey: int, compare: int, swap: int, *, fm_ce_se: int = 0
 ) -> bytes:
-    """Build an ATOMIC_CS: replaces the 8 bytes at raddr if they equal compare, returns the old value to addr."""
+    """Build an ATOMIC_CS: replace the 8 bytes at raddr if they equal compare, and return the old value to addr."""
     return _atomic(Opcode.ATOMIC_CS, Opmod.NONE, wqe_idx, qpn, raddr, rkey, addr, lkey, fm_ce_se, swap_add=swap, compare=compare)
 
 
@@ -355,6 +325,6 @@ def masked_compare_swap(
     *,
     fm_ce_se: int = 0,
 ) -> bytes:
-    """Build an ATOMIC_MASKED_CS on nbytes (4 or 8): compares under compare_mask, replaces the bits of swap_mask."""
+    """Build an ATOMIC_MASKED_CS on nbytes (4 or 8): compare under compare_mask, and replace the bits of swap_mask."""
     operands = {"swap": swap, "compare": compare, "swap_mask": swap_mask, "compare_mask": compare_mask}
     return _atomic(Opcode.ATOMIC_MASKED_CS, _opmod(nbytes), wqe_idx, qpn, raddr, rkey, addr, lkey, fm_ce_se, **operands)

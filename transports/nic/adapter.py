@@ -59,7 +59,7 @@ class AddressPath:
     gid_index: int = 0  #: index in this port's GID table of the GID that addresses QPs
     sl: int = 0  #: service level; on Ethernet, the priority
     traffic_class: int = 0  #: 8 bits for packets with a GRH; on Ethernet, the upper six are the DSCP
-    timeout: int = 20  #: a packet is sent again after 4.096 us * 2^timeout without an acknowledgment
+    timeout: int = 20  #: a packet is sent again after 4.096 µs * 2^timeout without an acknowledgment
     retry_count: int = 7  #: maximum number of retransmissions
 
 

@@ -67,7 +67,7 @@ def _queue(nic: NIC, number: int, known: QueueState | None, place: Callable[[int
         return lines
     lines[0] += f"; doorbell record {memory.doorbell}"
     if known is not None:
-        lines[0] += f"; the card: {known.state}, doorbell seen {known.producer}, executed {known.consumer}"
+        lines[0] += f"; the NIC: {known.state}, doorbell seen {known.producer}, executed {known.consumer}"
     lines += [f"  {text}" for text in _wqes(memory.ring, done, cursors.get("ready_head", built), place)]
     lines.append("  no CQE yet" if seen.opcode == cqe.CqeOpcode.INVALID else f"  last CQE: {seen}")
     return lines

@@ -15,7 +15,7 @@ from typing import Any
 from pgas.base.agreement import everywhere
 from pgas.base.errors import TransportError
 from pgas.kernels import layout, window
-from pgas.transports.memory.protocol import GRANULARITY, Memory, Segment
+from pgas.transports.memory.protocol import Memory, Segment, whole_pages
 from pgas.transports.nic.adapter import Inspection
 from pgas.transports.nic.queue_pair import Queues
 from pgas.transports.nic.snapshot import QueueMemory, Ring
@@ -163,7 +163,7 @@ class NIC(ABC):
                 f"{n_pes * constants.num_qps} queue pairs of PGAS_QP_DEPTH={constants.depth} take {nbytes} bytes, but a PE has "
                 f"{most} for them; choose a smaller depth, or PGAS_IBGDA_NUM_RC_PER_PE"
             )
-        return Segment(window.QUEUE_OFFSET, -(-nbytes // GRANULARITY) * GRANULARITY, cls.on_host)
+        return Segment(window.QUEUE_OFFSET, whole_pages(nbytes), cls.on_host)
 
     @classmethod
     def queue_bytes(cls, n_pes: int, constants: window.Constants) -> int:
@@ -222,9 +222,9 @@ class NIC(ABC):
         self._store(place + layout.PIECE_LKEY, big_endian(key))
         self._store(place + layout.PIECE_START, address)
         self._store(place + layout.PIECE_END, address + nbytes)
-        behind = place + layout.PIECE_SIZE
-        if self._load(layout.REGISTERED_END) < behind:
-            self._store(layout.REGISTERED_END, behind)
+        end = place + layout.PIECE_SIZE
+        if self._load(layout.REGISTERED_END) < end:
+            self._store(layout.REGISTERED_END, end)
 
     def unregister(self, entry: int, address: int) -> None:
         """Undo register(). The memory must not be in use."""
@@ -262,7 +262,7 @@ class NIC(ABC):
 
     @abstractmethod
     def holds_unposted(self) -> bool:
-        """Whether kernels that have ended began requests without posting them."""
+        """Whether kernels that have ended had begun requests without posting them."""
 
     @contextlib.contextmanager
     def sampled(self) -> Iterator[dict[str, float]]:
@@ -302,7 +302,7 @@ class NIC(ABC):
 
     @abstractmethod
     def failure(self, record: int, who: str) -> TransportError:
-        """Return the error of a record's queue pair. who: names its finder."""
+        """Return the error of a record's queue pair. who: text that names what found the error."""
 
     def _number(self, record: int) -> int:
         return (record - layout.RECORDS) // layout.RECORD_SIZE

@@ -49,7 +49,7 @@ _DSCP_SHIFT = 2
 
 def _check_depth(depth: int) -> None:
     if not DEPTH_MIN <= depth <= DEPTH_MAX or depth & depth - 1:
-        raise ValueError(f"depth: {depth} WQEBBs, a power of two from {DEPTH_MIN} to {DEPTH_MAX} is allowed")
+        raise ValueError(f"depth must be a power of two from {DEPTH_MIN} to {DEPTH_MAX} WQEBBs, not {depth}")
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Queues:
         """
         step = cls.nbytes(depth)
         if offset % _PAGE:
-            raise ValueError(f"offset: {offset}, a multiple of {_PAGE} bytes is allowed")
+            raise ValueError(f"offset must be a multiple of {_PAGE} bytes, not {offset}")
         starts = range(offset, offset + n_qps * step, step)
         # The CQ is first, so that the WQ provides the room if a NIC requires it for all entries, of which a collapsed CQ writes one.
         return [cls(wq=start + _PAGE, cq=start, dbr=start + CQE_SIZE) for start in starts]
@@ -120,7 +120,7 @@ class QueuePair:
         caps = _query_caps(adapter, CapType.GENERAL)
         #: log2 of the maximum number of outstanding READs and atomics, the same for those that it sends and those that it answers.
         self.log_rd_atomic = min(caps["log_max_ra_req_qp"], caps["log_max_ra_res_qp"], _LOG_RD_ATOMIC_MAX)
-        #: The default format, also on a NIC whose clock is set to real time and which has no other, as for the kernel's QPs
+        #: The default format, even on a NIC whose clock is set to real time and which has no other. The kernel's QPs also have it
         #: (mlx5_get_qp_default_ts).
         self._ts_format = TsFormat.DEFAULT if caps["sq_ts_format"] else TsFormat.FREE_RUNNING
         #: The state known to the driver. The NIC itself may move a QP to ERR, which query() detects.
@@ -142,8 +142,8 @@ class QueuePair:
     def _create_cq(self, umem_id: int) -> int:
         """Send CREATE_CQ: the CQ is collapsed and never armed, so that its DBR stays zero and it needs no doorbell.
 
-        A collapsed CQ uses one entry, so the first attempt has log_cq_size 0. NVSHMEM and DOCA pass that of the WQ's depth, which is the
-        second attempt.
+        A collapsed CQ uses one entry, so the first attempt has log_cq_size 0. The second attempt passes that of the WQ's depth, like
+        NVSHMEM and DOCA.
         """
         try:
             return self._create_cq_of(umem_id, 0)
@@ -213,7 +213,7 @@ class QueuePair:
     def init2rtr(self, remote_qpn: int, port: PortAddress, remote: PortAddress) -> None:
         """Send INIT2RTR_QP: set the peer and answer it from then on. Arguments and errors are those of connect.
 
-        PSNs begin at 0 on both sides, as in NVSHMEM.
+        PSNs begin at 0 on both sides, like in NVSHMEM.
         """
         self._check(Command.INIT2RTR_QP)  # before the address path queries the adapter
         self._move(
@@ -253,7 +253,7 @@ class QueuePair:
         self._check_alive(Command.QUERY_QP)
         value = execute(self._adapter, Command.QUERY_QP, qpn=self.qpn)["qpc"]["state"]
         if value not in QpState.__members__.values():
-            raise TransportError(f"QP {self.qpn:#x}: QUERY_QP says state {value:#x}, which no command of this driver leads to")
+            raise TransportError(f"QP {self.qpn:#x}: QUERY_QP returns state {value:#x}, to which no command of this driver leads")
         self.state = QpState(value)
         return self.state
 
@@ -281,7 +281,7 @@ class QueuePair:
 
     def _check_alive(self, command: Command) -> None:
         if not self._undo:
-            raise TransportError(f"QP {self.qpn:#x} is destroyed: {command_name(command)} names nothing")
+            raise TransportError(f"QP {self.qpn:#x} is destroyed, so {command_name(command)} cannot be executed")
 
     def _check(self, command: Command) -> QpState:
         """Return the state after a command; raise if the known state forbids the command."""
@@ -303,11 +303,7 @@ class QueuePair:
             raise TransportError(
                 f"QP {self.qpn:#x}: port {port.port_num} of {self._adapter.name} is {port.link_layer}, the peer's is {remote.link_layer}"
             )
-        global_address = {
-            "src_addr_index": self._path.gid_index,
-            "rgid_rip": int.from_bytes(remote.gid, "big"),
-            "hop_limit": HOP_LIMIT,
-        }
+        global_address = {"src_addr_index": self._path.gid_index, "rgid_rip": int.from_bytes(remote.gid, "big"), "hop_limit": HOP_LIMIT}
         if port.link_layer != "Ethernet":
             local = {"vhca_port_num": port.port_num, "rlid": remote.lid, "sl": self._path.sl, "tclass": self._path.traffic_class}
             return local if port.gid[:8] == remote.gid[:8] else {**local, **global_address, "grh": 1}  # the subnet prefix
@@ -353,10 +349,10 @@ def check_caps(adapter: Adapter, n_pes: int, num_rc: int, depth: int, sharing: i
     _check_depth(depth)
     caps = _query_caps(adapter, CapType.GENERAL)
     sizes, operations = sum(AtomicSize), sum(AtomicOperations)
-    # name: (whether it suffices, the required value)
+    # By name: whether the value suffices, and the required value.
     needed = {
         "cqe_version": (caps["cqe_version"] == 1, "1: CQEs that carry qpc.user_index"),
-        "cq_oi": (caps["cq_oi"] == 1, "1: CQs that ignore overrun, as nobody reports a consumer index"),
+        "cq_oi": (caps["cq_oi"] == 1, "1: CQs that ignore overrun, because no consumer index is reported"),
         "log_max_qp_sz": (depth <= 1 << caps["log_max_qp_sz"], f"{depth.bit_length() - 1} for PGAS_QP_DEPTH={depth}"),
         "log_max_msg": (caps["log_max_msg"] >= _LOG_MSG_MAX, f"{_LOG_MSG_MAX} for WQEs of up to {MESSAGE_MAX} bytes"),
         "atomic": (caps["atomic"] == 1, "1: atomics"),
@@ -364,7 +360,7 @@ def check_caps(adapter: Adapter, n_pes: int, num_rc: int, depth: int, sharing: i
     if caps["atomic"]:
         caps |= _query_caps(adapter, CapType.ATOMIC)
         needed |= {
-            "atomic_operations": (caps["atomic_operations"] & operations == operations, f"{operations}: CAS, FA and both masked"),
+            "atomic_operations": (caps["atomic_operations"] & operations == operations, f"{operations}: CAS, FA, and both masked forms"),
             "atomic_size_qp": (caps["atomic_size_qp"] & sizes == sizes, f"{sizes}: operands of 4 and 8 bytes"),
             _ORDER: (caps[_ORDER] in (_BIG_ENDIAN, _OF_THE_HOST), "0 or 1: old values of 8 bytes are big-endian or host-endian"),
         }

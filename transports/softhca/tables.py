@@ -11,24 +11,24 @@ Writers
 QP_STATE                     the firmware. A QP in RTR or RTS with QP_BROKEN set is in ERR: the engine found an error
 QP fields up to QP_WORKER    the firmware, only while the engine does not read them: before the state that allows it (see below)
 QP fields from QP_BROKEN     the engine; the firmware clears them while the state is RST and a grace period has passed
-RQ fields                    as those of the QP in the same row: up to RQ_RNR_RETRY the firmware, from RQ_CONSUMER the engine
+RQ fields                    like those of the QP in the same row: up to RQ_RNR_RETRY the firmware, from RQ_CONSUMER the engine
 CQ fields from CQ_PRODUCER   the engine; everything else of a CQ the firmware, while CQ_CQN is 0
 MKEY fields                  the firmware, while MKEY_KEY is 0; MKEY_KEY is stored last (release) and cleared first
 sweeps, TRACE_HEAD, LOST     the engine
 CTL_PAUSED                   the firmware; the engine sets it when a fault halts it
 CTL fields of faults         the firmware, while the engine is paused; the engine counts down and draws random numbers
 CTL_..._UNTIL                the engine
-CTL_LATE_ROWS, CTL_SETTLED   the engine, as the rows of late data
+CTL_LATE_ROWS, CTL_SETTLED   the engine, like the rows of late data
 other CTL fields             the firmware
 doorbell registers           PEs store; the engine takes a value by exchanging it with 0, so that it observes each doorbell once. An engine
-                             on a GPU cannot atomically exchange what a CPU stores: there a doorbell is a changed value
+                             on a GPU cannot atomically exchange what a CPU stores, so that a changed value is a doorbell there
 ===========================  ===========================================================================================
 
 The engine reads the send queue of a QP in RTS or ERR, the receiving side of a QP in RTR or RTS, the CQs of such a QP, and any key with
 MKEY_KEY not 0. It begins every pass over the QPs by adding 1 to its sweep, and keeps no values from one pass to the next. The update is
 ordered after everything that the previous pass wrote, and rows of QPs are read after it. The control record may be read before the update
 is done, so that a grace period takes two sweeps. A worker may read an old QP_WORKER from L1. If that names another worker, this one serves
-a new QP some passes later (block.py, REFRESH); if it names this worker, wants() reads it again past L1.
+a new QP some passes later (block.py, REFRESH); if it names this worker, wants() reads it again, bypassing L1.
 
 An engine may have several workers (the CTAs of a kernel; the cpu engine is one). QP_WORKER is the worker of a QP, the same for all QPs that
 share a CQ. While CTL_SERIAL is set, the first worker serves all QPs, one WQE at a time, because faults, traces, and counts of "the n-th
@@ -40,7 +40,7 @@ small.
 
 How DESTROY avoids races with WQEs in flight
 --------------------------------------------
-By a **grace period**, as in RCU. The firmware makes the object invisible (by its state; a key by storing 0), fences, reads every worker's
+By a **grace period**, like RCU. The firmware makes the object invisible (by its state; a key by storing 0), fences, reads every worker's
 sweep, and waits until each has grown by 2. Then every pass that may have observed the object has ended, so that its context can be reused
 and its memory unmapped. 2RST_QP (which clears the counters afterwards) and DESTROY_MKEY do the same, and so does a PE that leaves. A CQ is
 destroyed after its last QP, whose grace period covers it. WQEs of a destroyed QP that were not executed are dropped without a CQE, as on a
@@ -181,7 +181,7 @@ LOCAL_READ = 1 << 30
     CTL_TRACE_TAIL,  # records read
     CTL_TRACE_LOST,
     CTL_TRACE_KINDS,  # TRACE_WQE | TRACE_CQE
-    CTL_CHAOS,  # probability of a delay, of 2^16
+    CTL_CHAOS,  # probability of a delay, times 2^16
     CTL_HOLD,  # upper bound of a delay, in sweeps
     CTL_RANDOM,  # state of the generator, seeded
     CTL_ATOMICS_SPLIT,  # atomics of the software NIC are not atomic with respect to those of the PEs
@@ -196,7 +196,7 @@ LOCAL_READ = 1 << 30
     CTL_WQES_UNTIL,  # times at which all admitted WQEs, and all admitted bytes, are done
     CTL_BYTES_UNTIL,
     CTL_CQS,  # address of the table of CQs, for WAIT; 0: no WAIT, because CQs belong to several workers
-    CTL_LATE,  # probability that data is late, of 2^16
+    CTL_LATE,  # probability that data is late, times 2^16
     CTL_LATE_DATA,  # address of the rows of late data
     CTL_LATE_ROWS,  # number of rows in use
     CTL_SETTLE,  # grace periods begun while data may be late
@@ -423,7 +423,7 @@ class Tables:
         while (self._passes() < end).any():
             self.alive()
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the engine of the software NIC stands still for {timeout_s:g} s")
+                raise TimeoutError(f"the engine of the software NIC made no progress for {timeout_s:g} s")
             time.sleep(20e-6)
 
 

@@ -105,7 +105,8 @@ class OpenDevice:
 def _remedy(name: str) -> str:
     device = next((device for device in devices.devices() if device.name == name), None)
     if device is None or not device.uverbs:
-        return "is the kernel module ib_uverbs loaded?"
+        return "check that the kernel module ib_uverbs is loaded"
     return (
-        f"may this process read and write /dev/infiniband/{device.uverbs}? is the device's provider library installed (ibverbs-providers)?"
+        f"check that this process may read and write /dev/infiniband/{device.uverbs}, and that the device's provider library is installed "
+        "(ibverbs-providers)"
     )

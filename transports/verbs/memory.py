@@ -38,19 +38,19 @@ def register(device: OpenDevice, address: int, nbytes: int, access: Access, *, w
     Raises:
         TransportError: the device refuses; the text gives the reasons, and the limit on locked memory if that is one.
     """
-    ways: list[tuple[str, Callable[[], VerbsRegion]]] = [("by address", lambda: _by_address(device, address, nbytes, access))]
+    methods: list[tuple[str, Callable[[], VerbsRegion]]] = [("by address", lambda: _by_address(device, address, nbytes, access))]
     if on_gpu:
-        ways = [
+        methods = [
             ("as a dma-buf", lambda: _as_dma_buf(device, address, nbytes, access)),
-            ("by address (GPU memory needs the kernel module nvidia-peermem)", ways[0][1]),
+            ("by address (GPU memory needs the kernel module nvidia-peermem)", methods[0][1]),
         ]
     refusals = []
-    for way, attempt in ways:
+    for method, attempt in methods:
         try:
             return attempt()
         except (pyverbs("pyverbs_error").PyverbsError, PgasError, OSError) as error:
             limit = _limit(nbytes) if getattr(error, "error_code", None) == errno.ENOMEM else ""
-            refusals.append(f"{way}: {reason(error)}{limit}")
+            refusals.append(f"{method}: {reason(error)}{limit}")
     raise TransportError(f"RDMA device {device} does not register {nbytes} bytes of {what} {'; '.join(refusals)}")
 
 
@@ -58,7 +58,7 @@ def _limit(nbytes: int) -> str:
     """Return text about the limit on locked memory (RLIMIT_MEMLOCK; CAP_IPC_LOCK lifts it)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft == resource.RLIM_INFINITY:
-        return " (no limit on locked memory is set: does the machine have that much?)"
+        return " (no limit on locked memory is set; check that the machine has that much memory)"
     allowed = "any" if hard == resource.RLIM_INFINITY else f"{hard >> 10} KiB"
     return (
         f" (this process may lock {soft >> 10} KiB of memory, this alone takes {nbytes >> 10} KiB: ulimit -l {nbytes * 2 >> 10} or more in "

@@ -66,7 +66,9 @@ class VerbsQueuePair:
         except BaseException as error:
             self._made.close()
             if isinstance(error, pyverbs("pyverbs_error").PyverbsError):
-                raise TransportError(f"RDMA device {device} makes no queue pair of {depth} work requests: {reason(error)}") from error
+                raise TransportError(
+                    f"RDMA device {device} does not create a queue pair of {depth} work requests: {reason(error)}"
+                ) from error
             raise
         self.psn = secrets.randbelow(1 << 24)
 
@@ -102,11 +104,8 @@ class VerbsQueuePair:
         init.pkey_index, init.port_num, init.qp_access_flags = 0, port, int(access)
         rtr = attributes(qp_state=QpState.RTR)
         rtr.path_mtu, rtr.dest_qp_num, rtr.rq_psn = min(own.mtu, peer.mtu), qpn, psn
-        rtr.max_dest_rd_atomic, rtr.min_rnr_timer, rtr.ah_attr = (
-            own.max_dest_rd_atomic,
-            _MIN_RNR_TIMER,
-            self._address_vector(own, peer, path),
-        )
+        rtr.max_dest_rd_atomic, rtr.min_rnr_timer = own.max_dest_rd_atomic, _MIN_RNR_TIMER
+        rtr.ah_attr = self._address_vector(own, peer, path)
         rts = attributes(qp_state=QpState.RTS)
         rts.timeout, rts.retry_cnt, rts.rnr_retry, rts.sq_psn = path.timeout, path.retry_count, _RNR_RETRY, self.psn
         rts.max_rd_atomic = min(self._device.capabilities.max_init_rd_atomic, peer.max_dest_rd_atomic)
@@ -118,7 +117,7 @@ class VerbsQueuePair:
             try:
                 self._qp.modify(attribute, int(mask.STATE | what))
             except pyverbs("pyverbs_error").PyverbsError as error:
-                raise TransportError(f"RDMA device {self._device} does not take QP {self.qpn:#x} to {state}: {reason(error)}") from error
+                raise TransportError(f"RDMA device {self._device} cannot move QP {self.qpn:#x} to {state}: {reason(error)}") from error
 
     def _address_vector(self, own: End, peer: End, path: AddressPath) -> Any:
         """Return the address vector: with a GRH on Ethernet and between InfiniBand subnets, otherwise only the LID."""
@@ -140,7 +139,7 @@ class VerbsQueuePair:
             while self._cq.poll(_POLLED)[0]:
                 pass
         except pyverbs("pyverbs_error").PyverbsError as error:
-            raise TransportError(f"RDMA device {self._device} does not take QP {self.qpn:#x} to RESET: {reason(error)}") from error
+            raise TransportError(f"RDMA device {self._device} cannot move QP {self.qpn:#x} to RESET: {reason(error)}") from error
         self.psn = secrets.randbelow(1 << 24)
 
     def state(self) -> str:

@@ -276,8 +276,8 @@ def signalled(op, record, to, source, nbytes, word, value, add, pe):
         if lkey == _NOWHERE:
             return _NOWHERE
     n = data + (_1 if add else _3)
-    # Lanes that signal concurrently take at most half of a queue, 4 WQEBBs each. Records are 256 bytes apart: the low bits of the key are
-    # free for the number of a lane's WQEBBs and its part of the warp.
+    # Lanes that signal concurrently take at most half of a queue, 4 WQEBBs each. Because records are 256 bytes apart, the low bits of the
+    # key are free for the number of a lane's WQEBBs and its part of the warp.
     part = u64(ptx.lane()) // min(_WARP, window.DEPTH >> _3)
     here, mask, rank, count = group(record + n + (part << _3))
     total = n * u64(count)

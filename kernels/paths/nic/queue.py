@@ -127,17 +127,19 @@ def submit(op, queue, here, rank, base, n):
     ready, rung = ptx.ld_relaxed_gpu_u64(queue + layout.READY_HEAD), ptx.ld_relaxed_gpu_u64(queue + layout.RUNG_IDX)
     reserved = ptx.ld_relaxed_gpu_u64(queue + layout.RESV_HEAD)
     end = base + n
-    due = reserved == end or (base ^ end) & window.BATCH_MASK != _0  # the low 32 bits suffice, as n is below 2^32
+    due = reserved == end or (base ^ end) & window.BATCH_MASK != _0  # the low 32 bits suffice, because n is below 2^32
     waits, rings, own = rank == 0, False, False
     while ptx.vote_any(here, u32(waits or rings)) != 0:
         if waits and ready & _INDEX == base:
             moved = end | (layout.RINGING if due else ready & layout.RINGING)
-            found = ptx.atom_cas_gpu_u64(queue + layout.READY_HEAD, ready, moved)  # acquires: our doorbells come after earlier ones
+            found = ptx.atom_cas_gpu_u64(
+                queue + layout.READY_HEAD, ready, moved
+            )  # acquires, so that later doorbells come after earlier ones
             if found == ready:
                 waits, rings = False, due and ready & layout.RINGING == _0
-                own = rung == base  # rung_idx only grows: a stale value is not base
+                own = rung == base  # because rung_idx only grows, a stale value is not base
                 ready = moved
-            else:  # at most once: until our turn ends, only the ringing thread changes ready_head, by clearing RINGING
+            else:  # at most once, because until this turn ends, only the ringing thread changes ready_head, by clearing RINGING
                 ready = found
         elif waits:
             polls = u32(polls + u32(1))

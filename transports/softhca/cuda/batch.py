@@ -66,7 +66,7 @@ def begin_pass(hca: int, worker: int, beat: int, now: int) -> int:
 
 @device
 def wants(qp: int, state: int, worker: int) -> int:
-    """Whether a QP may have work for a worker (-1: for any). The loads of its fields are in flight together; the register's follows.
+    """Whether a QP may have work for a worker (-1: for any). The loads of its fields are in flight together; that of the register follows.
 
     state: its QP_STATE, loaded first, because the firmware publishes it last.
     """
@@ -111,7 +111,7 @@ def waiting(hca: int, qp: int) -> int:
 def classify(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
     """Check a staged WQE; return its class."""
     if load_be32(wqe + w.CTRL_QPN_DS) & w.DS_MASK == 0:
-        return TORN  # as in requester.fetch
+        return TORN  # like requester.fetch
     store(work + t.WORK_WQE, wqe)
     state = check_usual(hca, qp, work, wqe, index)
     if state == UNUSUAL:
@@ -127,14 +127,14 @@ def classify(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
     if state == states.EXECUTE_ATOMIC:
         return ATOMICS
     if state in (states.COMPLETE, states.EXECUTE_DUMP):
-        store(work + t.WORK_SEGMENTS, 0)  # a DUMP has data segments but no remote address: nothing to copy
+        store(work + t.WORK_SEGMENTS, 0)  # nothing is copied, because a DUMP has data segments but no remote address
         return WRITES
     return TORN if state == states.ALONE else OTHER
 
 
 @device
 def one(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
-    """Execute a staged WQE by one thread; return whether to continue. Check it again, in case an earlier WQE changed the result."""
+    """Execute a staged WQE by one thread; return whether to continue. It is checked again, because earlier WQEs may change the result."""
     if state_of(qp) != t.RTS:
         return 0
     copied = load(work + t.WORK_WQE)

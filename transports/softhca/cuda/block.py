@@ -54,9 +54,9 @@ SIGNATURE = (types.int64,)
 def begin(cta: Any, hca: Any, sweep: Any, beat: Any, ordered: Any) -> Any:
     """Begin a pass; return the number of QP rows to visit, or STOPPED.
 
-    ordered: the sweep releases the stores of the previous pass, and later loads do not find stale data in L1.
+    ordered: whether the sweep releases the stores of the previous pass, and later loads do not find stale data in L1.
 
-    The sweep's update and the loads of the control record are in flight together; the rows of QPs are read after both (tables).
+    The sweep's update and the loads of the control record are in flight together. The rows of QPs are read after both (tables).
     """
     passed = i64(0)
     if cta.me == 0:
@@ -64,7 +64,7 @@ def begin(cta: Any, hca: Any, sweep: Any, beat: Any, ordered: Any) -> Any:
     for k in range(cta.me, CONTROL_WORDS, THREADS):
         store(cta.control + 8 * k, load_shared(hca + 8 * k))
     if cta.me == 0:
-        cta.words[runs.PASSED] = passed  # waits for the update; the rows are read behind it
+        cta.words[runs.PASSED] = passed  # waits for the update, so that the rows are read after it
     cuda.syncthreads()
     if cta.me == 0:
         cta.words[runs.LIMIT] = batch.begin_pass(cta.control, i64(cuda.blockIdx.x), beat, i64(ptx.globaltimer()))
@@ -198,16 +198,16 @@ def alone(cta: Any, hca: Any, qp: Any, work: Any, first: Any, at: Any, n: Any) -
 @inlined
 def visit(cta: Any, hca: Any, visited: Any, work: Any, entries: Any) -> None:
     """Execute the pending WQEs of a QP, in batches."""
-    stale = True  # the rows must be copied
+    stale = True  # whether the rows must be copied
     runs.clear(cta)
     for _ in range(BATCHES_PER_VISIT):
-        if cta.me == THREADS - 1:  # on a GPU it copies nothing
+        if cta.me == THREADS - 1:  # because this thread copies nothing on a GPU
             take = not RECEIVES and (stale or batch.pending(cta.pair) < THREADS)
             cta.words[runs.WORD] = collect(cta.found[visited + runs.REGISTER_AT], cta.found[visited + runs.ON_HOST]) if take else 0
         if stale:
             copy_rows(cta, cta.found[visited + runs.QP_AT], cta.found[visited + runs.CQ_AT])
         cuda.syncthreads()
-        if RECEIVES:  # several registers for a QP, or one for all
+        if RECEIVES:  # then a QP may have several registers, or share one
             if cta.me == 0:
                 take_doorbell(cta.pair)
             cuda.syncthreads()
@@ -242,7 +242,7 @@ def visit(cta: Any, hca: Any, visited: Any, work: Any, entries: Any) -> None:
 def loop(hca: Any) -> None:
     """Execute WQEs until the software NIC stops. hca: address of the control record."""
     hca = i64(hca)
-    # The sizes of arrays are global names, because Numba takes no attribute of a module there.
+    # The sizes of arrays are global names, because Numba does not accept a module's attribute there.
     words = cuda.shared.array(WORDS, types.int64)
     tally = cuda.shared.array(TALLIES, types.int32)
     copies = cuda.shared.array(COPY_WORDS, types.int64)
@@ -273,7 +273,7 @@ def loop(hca: Any) -> None:
         turns = i64(0) if ready != 0 else turns + 1
         if me == 0 and ready == 0:
             idle(turns)
-            cuda.nanosleep(20)  # in the simulator: another thread's turn
+            cuda.nanosleep(20)  # lets another thread run in the simulator
 
 
 compile_now(

@@ -5,7 +5,7 @@ Each QP keeps its order, because
 * a WQE of a run that writes the same bytes as an earlier one is executed after a barrier;
 * runs are separated by a barrier, so that READs observe earlier WRITEs;
 * a CQE comes after a barrier and a fence.sys (completer.put_cqe), which is cumulative. So does an atomic, unless it is the first of its run
-  and nothing was executed since the last CQE (DIRTY): then the fence of that CQE has ended before the barrier, which suffices on a GPU,
+  and nothing was executed since the last CQE (DIRTY). Then the fence of that CQE has ended before the barrier, which suffices on a GPU,
   although PTX's memory model requires a fence of the atomic's own thread.
 
 Each small WRITE is copied by one thread, larger ones by a group of lanes, a warp, or the CTA. If a run has one WQE, all threads of the CTA

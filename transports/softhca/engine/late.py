@@ -9,7 +9,7 @@ written
 * some passes later (hold=0: never), and within a grace period (tables).
 
 A DUMP without a fence does not wait for the READs and atomics of its own QP. While data may be late, one thread executes all WQEs
-(CTL_SERIAL). The engine's GPU kernel does not delay data (states.DELAYS_DATA).
+(CTL_SERIAL). The engine's GPU kernel does not delay data (ops.DELAYS_DATA).
 """
 
 from pgas.kernels import window
@@ -74,7 +74,7 @@ def deliver_late(hca: int, pe: int, qpn: int, dest: int, source: int, nbytes: in
     place_touched(hca, source, nbytes)
     place_touched(hca, dest, nbytes)
     kept = min(nbytes, t.LATE_MAX)
-    kept -= (kept - dest - nbytes) & (w.OCTOWORD - 1) if kept != nbytes else 0  # no element is torn
+    kept -= (kept - dest - nbytes) & (w.OCTOWORD - 1) if kept != nbytes else 0  # so that no element is torn
     if random(hca) >= load(hca + t.CTL_LATE):
         kept = 0
     copy(dest, source, nbytes - kept)

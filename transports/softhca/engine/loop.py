@@ -68,7 +68,7 @@ def visit(hca: int, qp: int, work: int) -> int:
 
 def _make(stamp: int) -> Callable[[int], int]:
     def loop(hca: int) -> int:
-        """Run until CTL_STOP. A pass begins by incrementing the sweep, which the firmware's grace periods rely on (tables)."""
+        """Run until CTL_STOP. A pass begins by incrementing the sweep, on which the firmware's grace periods rely (tables)."""
         idle_turns = 0
         while load_acquire(hca + t.CTL_STOP) == 0:
             add(load(hca + t.CTL_SWEEPS), 1)

@@ -1,7 +1,7 @@
 """The primitives of the engine: memory accesses of its states, on the CPU (ops_cpu.py) or in a kernel (ops_cuda.py).
 
-Addresses and values are int64 throughout (Numba makes uint64 + int64 a float64); values narrower than 8 bytes are non-negative; 8-byte
-values are the bits. Everything that another process reads or has written is accessed at system scope.
+Addresses and values are int64 throughout (because Numba makes uint64 + int64 a float64). Values narrower than 8 bytes are non-negative;
+8-byte values are the bits. Everything that another process reads or has written is accessed at system scope.
 
 | name | what |
 |---|---|
@@ -10,13 +10,13 @@ values are the bits. Everything that another process reads or has written is acc
 | ``load_any`` | at any address, in several accesses |
 | ``store_data`` | to memory that others poll, in one access |
 | ``load_shared`` | an operand that others change by atomics |
-| ``load_published`` | a word that the firmware publishes; later loads see what it published before |
+| ``load_published`` | a word that the firmware publishes; later loads observe what it published before |
 | ``load_acquire load_be32_acquire store_release fence`` | ordered for every observer |
 | ``add compare_swap`` | atomic updates, sequentially consistent or nearly so; they return the old value |
 | ``add_relaxed compare_swap_relaxed`` | the same without order, on a GPU |
 | ``exchange`` | the same, with an acquire |
 | ``clock`` | nanoseconds |
-| ``idle`` | wait a little, longer after several calls without work |
+| ``idle`` | wait briefly, and longer after several calls without work |
 """
 
 from typing import Any

@@ -44,7 +44,7 @@ store_data, store_data_u8, store_data_u16, store_data_u32 = (_store(f"store_data
 _data, _data_u8, _data_u16, _data_u32 = (_load(f"data_{n}", f"ld.relaxed.sys.u{n}") for n in (64, 8, 16, 32))
 load_shared, load_shared_u32 = _load("load_shared", "ld.relaxed.sys.u64"), _load("load_shared_u32", "ld.relaxed.sys.u32")
 load_acquire, store_release = _load("load_acquire", "ld.acquire.sys.u64"), _store("store_release", "st.release.sys.u64")
-load_published = load  # visits begin with an acquire, and doorbells are taken with one
+load_published = load  # suffices, because visits begin with an acquire, and so does taking a doorbell
 load_be32, load_be32_acquire = _load_be32("load_be32", "ld.u32"), _load_be32("load_be32_acquire", "ld.acquire.sys.u32")
 load_be64 = primitive("load_be64", "i64(i64)", "{ .reg .u64 v; ld.u64 v, [$1]; " + _SWAP64.replace("VALUE", "v") + " }", None)
 swap32 = primitive("swap32", "i64(i64)", _SWAP32, None, pure=True)

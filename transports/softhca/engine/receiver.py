@@ -1,8 +1,8 @@
 """The receiving side, in which SEND and WRITE with immediate data use the peer's receive queue and complete in its CQ.
 
-A receive WQE is consumed only if the message goes into it or fails because of it. If there is none, the requester gets "receiver not ready"
-(RNR NAK), waits, and retries, up to qpc.rnr_retry times. It retries as soon as there is a receive WQE, which the software NIC can check,
-instead of waiting for the timer.
+A receive WQE is consumed only if the message is written into it, or fails because of it. If there is none, the requester gets "receiver not
+ready" (RNR NAK), waits, and retries, up to qpc.rnr_retry times. It retries as soon as there is a receive WQE, which the software NIC can
+check, instead of waiting for the timer.
 """
 
 from pgas.transports.hostloop.compiled import device

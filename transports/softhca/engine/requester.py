@@ -20,7 +20,7 @@ _WORD = 0xFFFF_FFFF
 
 @device
 def rung(qp: int) -> int:
-    """Return the register with a pending doorbell, 0 if there is none. A poll of a CTA reads past L1."""
+    """Return the register with a pending doorbell, 0 if there is none. A poll of a CTA bypasses L1."""
     register, on_host, last = load_shared(qp + t.QP_REGISTER), load_shared(qp + t.QP_ON_HOST), load_shared(qp + t.QP_RUNG)
     if RECEIVES and load(qp + t.QP_BUFFERS) == t.SHARED:
         ahead = (recorded(qp) - load(qp + t.QP_PRODUCER)) & w.WQE_IDX_MASK
@@ -107,7 +107,7 @@ def advance(qp: int, index: int, record: int) -> int:
             count(qp + t.QP_STALE_RECORDS, 1)
     elif by_ring <= w.WQE_IDX_MASK - depth:
         distance = depth + 1  # more than a queue ahead or behind: fetch reports an overrun
-    elif not RECEIVES or load(qp + t.QP_BUFFERS) == 0:  # with two buffers the first doorbell may be seen last
+    elif not RECEIVES or load(qp + t.QP_BUFFERS) == 0:  # with two buffers, the first doorbell may be observed last
         count(qp + t.QP_STALE_DOORBELLS, 1)
     if distance < by_record <= depth:
         distance = by_record
@@ -127,7 +127,7 @@ def fetch(hca: int, qp: int, work: int) -> int:
     store(wqe + 8, load(first + 8))
     wqebbs = begin(work, index)
     ds = load(work + t.WORK_DS)
-    # Consume one WQEBB of a WQE whose size cannot be right.
+    # Consume one WQEBB of a WQE whose size is invalid.
     store(work + t.WORK_WQEBBS, max(1, min(wqebbs, rung)))
     state = states.CHECK_CONTROL
     if rung > mask + 1:
@@ -201,7 +201,7 @@ def check_segments(hca: int, qp: int, work: int) -> int:
     data = w.WQE_DATA
     width = 0
     if opcode == Opcode.NOP:
-        return states.COMPLETE  # with ds 1 or 2; the second octoword is ignored
+        return states.COMPLETE  # ds may be 1 or 2; the second octoword is ignored
     if opcode == Opcode.DUMP:
         data = w.DUMP_DATA
     elif opcode in (Opcode.ATOMIC_CS, Opcode.ATOMIC_FA):
@@ -224,7 +224,9 @@ def check_segments(hca: int, qp: int, work: int) -> int:
         return fail(work, Syndrome.LOCAL_QP_OP_ERR, Vendor.WQE_OPMOD)
     end = load(work + t.WORK_DS) * w.OCTOWORD
     if data > end or ((width != 0 or opcode == Opcode.DUMP) and data + w.OCTOWORD != end):
-        return fail(work, Syndrome.LOCAL_QP_OP_ERR, Vendor.WQE_DS)  # an atomic and a DUMP have one data segment, others any number, also 0
+        return fail(
+            work, Syndrome.LOCAL_QP_OP_ERR, Vendor.WQE_DS
+        )  # atomics and DUMPs have one data segment, others any number, including 0
     if opcode != Opcode.DUMP:
         store(work + t.WORK_RADDR, load_be64(load(work + t.WORK_WQE) + w.WQE_RADDR))
         store(work + t.WORK_RKEY, load_be32(load(work + t.WORK_WQE) + w.WQE_RADDR + 8))
@@ -244,7 +246,7 @@ def awaited(hca: int, qp: int, wqe: int) -> int:
 
 @device
 def blocked(hca: int, qp: int) -> int:
-    """Whether the next WQE is a WAIT whose CQE has not been written: number max_index of its CQ, from 0, as DOCA uses it."""
+    """Whether the next WQE is a WAIT whose CQE has not been written: number max_index of its CQ, counted from 0, like in DOCA."""
     wqe = load(qp + t.QP_SQ) + ((load(qp + t.QP_CONSUMER) & load(qp + t.QP_MASK)) << w.WQEBB_SHIFT)
     if load_be32(wqe + w.CTRL_OPMOD_IDX_OPCODE) & 0xFF != Opcode.WAIT or load(hca + t.CTL_CQS) == 0:
         return 0

@@ -4,7 +4,8 @@ Checks are made in this order: known command, both lengths, op_mod, then those o
 and belong to the calling PE), and states. A refused command does not change anything.
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pgas.transports.mlx5 import commands, fields
@@ -15,15 +16,15 @@ from pgas.transports.mlx5.doorbell import UAR_LOG_BF_REG_SIZE
 from pgas.transports.mlx5.fields import Field, Table
 from pgas.transports.mlx5.wqe import DS_MAX, OCTOWORD
 from pgas.transports.softhca import layout
-from pgas.transports.softhca.firmware.objects import Objects
-from pgas.transports.softhca.firmware.queue_pairs import TRANSITIONS, QueuePairs, Refused, require
+from pgas.transports.softhca.firmware.objects import Key, Objects, Owned
+from pgas.transports.softhca.firmware.queue_pairs import TRANSITIONS, QueuePairs, Refused, owned, require
 from pgas.transports.softhca.syndromes import CommandSyndrome as Why
 from pgas.transports.softhca.tables import LOCAL_READ, Tables
 
 __all__ = ["Firmware"]
 
-#: Capabilities that QUERY_HCA_CAP reports, both current and maximum. Capabilities that are not named are 0; a kind whose bit in the general
-#: ones is 0 (hca_cap_2, pg, roce) is not available.
+#: Capabilities that QUERY_HCA_CAP reports, both current and maximum. Capabilities that are not named are 0. A kind of capabilities is not
+#: available if its bit in the general ones (hca_cap_2, pg, roce) is 0.
 CAPABILITIES: dict[int, dict[str, int]] = {
     CapType.GENERAL: {
         "log_max_qp_sz": layout.LOG_MAX_QP_SZ,
@@ -77,7 +78,7 @@ class Firmware:
     def __init__(self, tables: Tables, objects: Objects) -> None:
         self.tables, self.objects = tables, objects
         self.queues = QueuePairs(tables, objects)
-        self.big_endian = False  #: the byte order in which atomics return 8 bytes: that of a NIC without mode 1; a fault sets it
+        self.big_endian = False  #: whether atomics return 8 bytes in big-endian order, like a NIC without mode 1; a fault sets it
         #: Function called with (pe, opcode, inbox, outbox, input table, output table) after every command.
         self.observe: Callable[[int, int, bytes, bytes, Table | None, Table | None], None] | None = None
         self._handlers: dict[int, Callable[[int, dict[str, Any]], dict[str, Any] | None]] = {
@@ -92,7 +93,7 @@ class Firmware:
             Command.QUERY_QP: self._query_qp,
         }
         for opcode in TRANSITIONS:
-            self._handlers[opcode] = self._transition(opcode)
+            self._handlers[opcode] = functools.partial(self._transition, opcode)
 
     def execute(self, pe: int, inbox: bytes, outlen: int) -> bytes:
         """Execute a command of a PE and return outlen bytes."""
@@ -156,9 +157,7 @@ class Firmware:
         if mkc["access_mode_1_0"] == AccessMode.KLM:
             return self._create_indirect_mkey(pe, mkc, values)
         require(values["mkey_umem_valid"], Status.BAD_PARAM, Why.UMEM_INVALID)
-        umem = self.objects.umems.get(values["mkey_umem_id"])
-        if umem is None or umem.pe != pe:
-            raise Refused(Status.BAD_RES, Why.UMEM)
+        umem = owned(self.objects.umems, pe, values["mkey_umem_id"], Why.UMEM)
         pd = self.queues.pd(pe, mkc["pd"])
         require(mkc["len"] and mkc["start_addr"] + mkc["len"] <= 1 << 64, Status.BAD_PARAM, Why.MKEY_LENGTH)
         require(values["mkey_umem_offset"] + mkc["len"] <= umem.nbytes, Status.BAD_PARAM, Why.UMEM_BOUNDS)
@@ -166,10 +165,7 @@ class Firmware:
         require(mkc["lw"] or not (mkc["rw"] or mkc["a"]), Status.BAD_PARAM, Why.MKEY_ACCESS)
         access = _access(mkc)
         address = umem.address + values["mkey_umem_offset"]
-        key = self.objects.add_key(pe, pd, mkc["pd"], access, mkc["start_addr"], mkc["len"], address, umem, mkc["mkey_7_0"])
-        if key is None:
-            raise Refused(Status.LIM, Why.NO_MKEY)
-        return {"mkey_index": key >> 8}
+        return self._mkey(pe, pd, mkc, access, address, umem)
 
     def _create_indirect_mkey(self, pe: int, mkc: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
         """CREATE_MKEY over pieces of other keys: addresses start_addr .. start_addr + len are the pieces' bytes, one piece after the other.
@@ -196,7 +192,13 @@ class Firmware:
             parts.append(part)
         ends = [begin + klm["byte_count"] for begin, klm in zip(begins, klms, strict=True)]
         require(begins[1:] == ends[:-1], Status.BAD_PARAM, Why.KLM_APART)
-        key = self.objects.add_key(pe, pd, mkc["pd"], access, mkc["start_addr"], mkc["len"], begins[0], None, mkc["mkey_7_0"], parts)
+        return self._mkey(pe, pd, mkc, access, begins[0], None, parts)
+
+    def _mkey(
+        self, pe: int, pd: Owned, mkc: dict[str, Any], access: int, address: int, umem: Owned | None, parts: Sequence[Key] = ()
+    ) -> dict[str, Any]:
+        """Add a key and return the output of CREATE_MKEY."""
+        key = self.objects.add_key(pe, pd, mkc["pd"], access, mkc["start_addr"], mkc["len"], address, umem, mkc["mkey_7_0"], parts)
         if key is None:
             raise Refused(Status.LIM, Why.NO_MKEY)
         return {"mkey_index": key >> 8}
@@ -215,8 +217,8 @@ class Firmware:
         self.queues.qp(pe, values["qpn"])
         self.queues.destroy_qps([values["qpn"]])
 
-    def _transition(self, opcode: int) -> Callable[[int, dict[str, Any]], None]:
-        return lambda pe, values: self.queues.transition(pe, opcode, values)
+    def _transition(self, opcode: int, pe: int, values: dict[str, Any]) -> None:
+        self.queues.transition(pe, opcode, values)
 
     def _query_qp(self, pe: int, values: dict[str, Any]) -> dict[str, Any]:
         answer = self.queues.query_qp(pe, values["qpn"])

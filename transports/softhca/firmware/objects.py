@@ -136,7 +136,7 @@ class Objects:
     def unshare(self, pe: int, address: int, nbytes: int) -> None:
         """Forget memory that was shared."""
         if (address, nbytes) not in self.segments.get(pe, ()):
-            raise RequestRefused(f"PE {pe} has shared no {nbytes} bytes at {address:#x}")
+            raise RequestRefused(f"PE {pe} has not shared {nbytes} bytes at {address:#x}")
         regions = [(umem.address, umem.nbytes) for umem in self.umems.values() if umem.pe == pe]
         for entry in (key for key in self.keys.values() if key.pe == pe):
             row = self.tables.mkeys[entry.row]
@@ -172,7 +172,7 @@ class Objects:
         """Return the id of a new UMEM, like CREATE_UMEM with an mtt of pages of this size."""
         self.check_memory(pe, address, nbytes, "register_umem")
         if page_size < layout.UMEM_PAGE_SIZE or page_size & page_size - 1:
-            raise RequestRefused(f"register_umem: pages of {page_size} bytes, a power of two from {layout.UMEM_PAGE_SIZE} is allowed")
+            raise RequestRefused(f"register_umem: page_size must be a power of two of at least {layout.UMEM_PAGE_SIZE}, not {page_size}")
         self.umems[number := self._number()] = Umem(pe, 0, address, nbytes, page_size)
         return number
 
@@ -247,7 +247,7 @@ class Objects:
         if access & ~sum(Access):
             raise RequestRefused(f"register_mr: access {access:#x} has bits outside {sum(Access):#x}")
         if access & (Access.REMOTE_WRITE | Access.REMOTE_ATOMIC) and not access & Access.LOCAL_WRITE:
-            raise RequestRefused("register_mr: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE (ibv_reg_mr(3))")
+            raise RequestRefused("register_mr: REMOTE_WRITE and REMOTE_ATOMIC require LOCAL_WRITE (ibv_reg_mr(3))")
         where = address if lender is None else lender.mapped + address - lender.address
         key = self.add_key(pe, self.pds[pdn], pdn, access | LOCAL_READ, address, nbytes, where, lender, None)
         if key is None:
@@ -269,12 +269,12 @@ class Objects:
     ) -> int | None:
         """Publish a key to the engine; return None if none is free.
 
-        variant: mkey_7_0; if None, chosen like in the kernel driver. parts: keys to which it refers.
+        variant: mkey_7_0; if None, it is chosen like in the kernel driver. parts: keys to which the key refers.
 
         As on a ConnectX, the index of a destroyed key is reused, and an old key with the same mkey_7_0 would access the new memory. The
         kernel therefore increments mkey_7_0, which repeats after 255 uses of the index.
         """
-        row = self._key_rows.take(reserved=1)  # find_key's answer for "no such key" is row 0
+        row = self._key_rows.take(reserved=1)  # because find_key returns row 0 if there is no such key
         if row is None:
             return None
         key = mkey(row, self._key_rows.generation(row, 8) if variant is None else variant)

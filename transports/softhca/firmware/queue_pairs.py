@@ -1,9 +1,9 @@
 """Commands on CQs and QPs: creation, the state machine, and destruction."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pgas.transports.mlx5 import contexts
 from pgas.transports.mlx5.commands import Command, Status, command_name
@@ -16,7 +16,9 @@ from pgas.transports.softhca.firmware.objects import EQN, Numbers, Objects, Owne
 from pgas.transports.softhca.syndromes import CommandSyndrome as Why
 from pgas.transports.softhca.tables import FREE, OP_ATOMIC, OP_READ, OP_WRITE, RST, SHARED, Tables
 
-__all__ = ["TRANSITIONS", "QueuePairs", "Refused"]
+__all__ = ["TRANSITIONS", "QueuePairs", "Refused", "owned", "require"]
+
+_Owned = TypeVar("_Owned", bound=Owned)
 
 #: Commands that change a QP's state.
 TRANSITIONS = tuple(command for command in Command if command_name(command) in contexts.LEGAL.values())
@@ -75,9 +77,17 @@ class EmulatedQueuePair(Owned):
 
 
 def require(condition: object, status: Status, why: Why) -> None:
-    """Raise unless a condition holds; the command is refused."""
+    """Refuse the command unless a condition holds."""
     if not condition:
         raise Refused(status, why)
+
+
+def owned(objects: Mapping[int, _Owned], pe: int, number: int, why: Why) -> _Owned:
+    """Return a PE's object; the command is refused if the PE has no such object."""
+    found = objects.get(number)
+    if found is None or found.pe != pe:
+        raise Refused(Status.BAD_RES, why)
+    return found
 
 
 class QueuePairs:
@@ -97,46 +107,32 @@ class QueuePairs:
 
     def _umem(self, pe: int, valid: int, umem_id: int, offset: int, nbytes: int, alignment: int) -> tuple[Umem, int]:
         require(valid, Status.BAD_PARAM, Why.UMEM_INVALID)
-        umem = self.objects.umems.get(umem_id)
-        if umem is None or umem.pe != pe:
-            raise Refused(Status.BAD_RES, Why.UMEM)
+        umem = owned(self.objects.umems, pe, umem_id, Why.UMEM)
         require(offset + nbytes <= umem.nbytes, Status.BAD_PARAM, Why.UMEM_BOUNDS)
         address = umem.address + offset
         require(address % alignment == 0, Status.BAD_PARAM, Why.ALIGNMENT)
         return umem, address
 
     def _queue(self, pe: int, valid: int, umem_id: int, offset: int, page_offset: int, nbytes: int, alignment: int) -> tuple[Umem, int]:
-        """Return the UMEM and the address of a queue, which begins on a page of the UMEM, or page_offset * 64 bytes after one."""
+        """Return the UMEM and the address of a queue, which begins page_offset * 64 bytes after a page boundary of the UMEM."""
         umem, address = self._umem(pe, valid, umem_id, offset + (page_offset << 6), nbytes, alignment)
         require(offset % umem.page_size == 0, Status.BAD_PARAM, Why.UMEM_PAGE)
         return umem, address
 
     def _uar(self, pe: int, page: int) -> UarPage:
-        uar = self.objects.uars.get(page)
-        if uar is None or uar.pe != pe:
-            raise Refused(Status.BAD_RES, Why.UAR)
-        return uar
+        return owned(self.objects.uars, pe, page, Why.UAR)
 
     def pd(self, pe: int, pdn: int) -> Owned:
         """Return a PE's protection domain."""
-        pd = self.objects.pds.get(pdn)
-        if pd is None or pd.pe != pe:
-            raise Refused(Status.BAD_RES, Why.PD)
-        return pd
+        return owned(self.objects.pds, pe, pdn, Why.PD)
 
     def cq(self, pe: int, cqn: int) -> CompletionQueue:
         """Return a PE's CQ."""
-        cq = self.cqs.get(cqn)
-        if cq is None or cq.pe != pe:
-            raise Refused(Status.BAD_RES, Why.CQ)
-        return cq
+        return owned(self.cqs, pe, cqn, Why.CQ)
 
     def qp(self, pe: int, qpn: int) -> EmulatedQueuePair:
         """Return a PE's QP."""
-        qp = self.qps.get(qpn)
-        if qp is None or qp.pe != pe:
-            raise Refused(Status.BAD_RES, Why.QP)
-        return qp
+        return owned(self.qps, pe, qpn, Why.QP)
 
     def state(self, qp: EmulatedQueuePair) -> QpState:
         """Return the current state of a QP."""
@@ -189,7 +185,7 @@ class QueuePairs:
     # ---------------------------------------------------------------------------------------------------------------------- QPs
 
     def create_qp(self, pe: int, values: dict[str, Any]) -> dict[str, Any]:
-        """CREATE_QP: RC, with a send queue; with a receive queue before it in the same memory if rq_type says so."""
+        """CREATE_QP: RC, with a send queue, and, if rq_type requests it, a receive queue before it in the same memory."""
         qpc = values["qpc"]
         require(qpc["st"] == QpType.RC, Status.BAD_PARAM, Why.SERVICE_TYPE)
         require(qpc["state"] == QpState.RST, Status.BAD_PARAM, Why.QP_STATE)

@@ -121,7 +121,7 @@ def start(
 
 @contextlib.contextmanager
 def _deaf() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C and SIGUSR1 from their first instruction on: they are for PEs, but mpirun sends them to all."""
+    """Start processes that ignore Ctrl-C and SIGUSR1 from the beginning, because mpirun sends these signals to all, not only to PEs."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGUSR1))
     try:
         yield
@@ -170,7 +170,7 @@ class _Connection:
                 raise TransportError(f"no answer within {self._socket.gettimeout():g} s") from None
             except OSError as error:
                 raise AdapterGone(f"the software NIC is gone: {error}") from error
-            except BaseException:  # such as Ctrl-C: the next request must not get this one's answer
+            except BaseException:  # such as Ctrl-C; hang up, so that the next request does not get this one's answer
                 _hang_up(self._socket)
                 raise
         if answer is None:
@@ -198,7 +198,7 @@ class _Connection:
 
 def _hang_up(connection: socket.socket) -> None:
     """Close a connection, even if a forked child also has its descriptor."""
-    with contextlib.suppress(OSError):  # the other side has closed it
+    with contextlib.suppress(OSError):  # in case the other side has closed it
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()
 
@@ -207,7 +207,7 @@ def _decoded(answer: bytes) -> Any:
     try:
         return json.loads(answer)
     except (ValueError, RecursionError):
-        raise TransportError("softhca: the answer is no JSON") from None
+        raise TransportError("softhca: the answer is not JSON") from None
 
 
 class Observer:
@@ -374,7 +374,7 @@ class SoftHCA(Observer):
     def inspect(self, timeout_s: float) -> Inspection:
         who = f"the software NIC (process {self._connection.card()}"
         try:
-            with contextlib.closing(Observer(self._card_name, timeout_s)) as observer:  # the other connection may be waiting
+            with contextlib.closing(Observer(self._card_name, timeout_s)) as observer:  # because the other connection may be waiting
                 answer = observer.counters()
         except TransportError as error:
             raise TransportError(f"{who}) does not answer: {error}") from error

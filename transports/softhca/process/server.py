@@ -65,7 +65,7 @@ class Server:
     """Executes requests of connections on one software NIC."""
 
     def __init__(self, card: Card, n_pes: int, ends: tuple[int, ...], *, trace_to_stderr: bool) -> None:
-        self._card, self._n_pes, self._ends = card, n_pes, ends  # ends: the job has ended once one of these descriptors is readable
+        self._card, self._n_pes, self._ends = card, n_pes, ends  # ends: descriptors, of which one becomes readable when the job ends
         self._trace_to_stderr = trace_to_stderr
         self._connections: dict[int, Connection] = {}
         self._came = 0
@@ -87,7 +87,7 @@ class Server:
             while not self._over():
                 for key, _ in selector.select(_TRACE_INTERVAL_S if self._card.tracing else _CHECK_INTERVAL_S):
                     if key.data is None:
-                        return  # the parent has ended, or tells the software NIC to end
+                        return  # because the parent has ended, or has closed the control socket
                     if isinstance(key.data, Connection):
                         if not self._serve(key.data):
                             selector.unregister(key.data.socket)
@@ -152,11 +152,11 @@ class Server:
         if kind == RequestKind.HELLO:
             return self._hello(connection, _value(body))
         if not connection.greeted:
-            raise RequestRefused("the first message is a HELLO")
+            raise RequestRefused("the first message must be a HELLO")
         if kind in _OBSERVER:
             return _OBSERVER[kind](self, _value(body)), ()
         if connection.pe is None:
-            raise RequestRefused(f"{kind.name} is for PEs")
+            raise RequestRefused(f"only PEs may send {kind.name}")
         if kind == RequestKind.COMMAND:
             return self._card.firmware.execute(connection.pe, body[4:], min(int.from_bytes(body[:4], "little"), 1 << 20)), ()
         if kind == RequestKind.SHARE:
@@ -173,19 +173,19 @@ class Server:
             self._give_back(connection, *_integers(body))
             return None, ()
         if kind not in _PE:
-            raise RequestRefused(f"{kind.name} is no request")
+            raise RequestRefused(f"{kind.name} is not a request")
         return _PE[kind](self._card, connection.pe, *_integers(body)), ()
 
     def _hello(self, connection: Connection, pe: int | None) -> tuple[Any, tuple[int, ...]]:
         if connection.greeted:
-            raise RequestRefused("HELLO is the first message, and sent once")
+            raise RequestRefused("HELLO must be the first message, and must be sent only once")
         if pe is None:
             connection.greeted = True
             return {"pid": os.getpid()}, ()
         if type(pe) is not int or not 0 <= pe < 1 << 16 or pe in self._connections:
-            raise RequestRefused(f"PE {pe!r} cannot join: it has joined already, or is not the number of a PE")
+            raise RequestRefused(f"PE {pe!r} cannot join: it has already joined, or it is not the number of a PE")
         if self._came >= self._n_pes:
-            raise RequestRefused(f"PE {pe} cannot join: all {self._n_pes} PEs have")
+            raise RequestRefused(f"PE {pe} cannot join: all {self._n_pes} PEs have joined")
         connection.greeted, connection.pe = True, pe
         self._connections[pe] = connection
         self._came += 1
@@ -196,7 +196,7 @@ class Server:
         size = os.fstat(fds[0]).st_size if len(fds) == 1 and not on_gpu else nbytes
         if len(fds) != 1 or address < window.BASE or not 0 < nbytes <= size:
             raise RequestRefused(
-                f"{nbytes} bytes at {address:#x}: needs one descriptor of a file of this size and an address in the window"
+                f"{nbytes} bytes at {address:#x}: SHARE needs one descriptor of a file of this size, and an address in the window"
             )
         if connection.memory is None:
             connection.memory = self._card.engine.memory()
@@ -212,7 +212,7 @@ class Server:
         sizes = [os.fstat(fd).st_size for fd in loan.fds]
         fit = all(offset >= 0 and n > 0 and offset + n <= size for (offset, n), size in zip(loan.pieces, sizes, strict=True))
         if not fit or (sum(n for _, n in loan.pieces) != loan.nbytes) is not bool(loan.handle) or loan.nbytes < 1:
-            raise RequestRefused(f"{loan.nbytes} bytes at {loan.start:#x}: files of so much memory, or a handle of it")
+            raise RequestRefused(f"{loan.nbytes} bytes at {loan.start:#x}: LEND needs files of this size, or a handle")
         if connection.memory is None:
             connection.memory = self._card.engine.memory()
         mapped = connection.memory.borrow(loan)
@@ -236,13 +236,13 @@ def _value(body: bytes) -> Any:
     try:
         return json.loads(body)
     except ValueError as error:
-        raise RequestRefused(f"the body is no JSON: {error}") from None
+        raise RequestRefused(f"the body is not JSON: {error}") from None
 
 
 def _integers(body: bytes) -> list[int]:
     values = _value(body)
     if not isinstance(values, list) or not all(type(value) is int for value in values):
-        raise RequestRefused("the body is no list of integers")
+        raise RequestRefused("the body is not a list of integers")
     return values
 
 
@@ -252,7 +252,7 @@ def _reason(kind: RequestKind, error: Exception) -> str:
         return f"{error.status.name}, {error.why.name}: {command_text(error.why)}"
     if isinstance(error, RequestRefused | ValueError | TransportError | TimeoutError):
         return str(error)
-    return f"{kind.name} with arguments that make no sense ({type(error).__name__}: {error})"
+    return f"{kind.name} has invalid arguments ({type(error).__name__}: {error})"
 
 
 #: Requests that any process of the same user may make.
@@ -290,18 +290,18 @@ def _end_after(*descriptors: int) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Be the software NIC of a node (`python -m pgas.transports.softhca.process`, started by client.start)."""
+    """Run the software NIC of a node (`python -m pgas.transports.softhca.process`, started by client.start)."""
     parser = argparse.ArgumentParser(prog="python -m pgas.transports.softhca.process", description=main.__doc__)
     parser.add_argument("--control", type=int, required=True, help="descriptor of the socket to the process that starts the software NIC")
     parser.add_argument("--parent", type=int, required=True, help="the pid of that process")
     parser.add_argument("--pes", type=int, required=True, help="PEs of this node")
     parser.add_argument("--engine", choices=("cpu", "cuda"), default="cpu", help="a thread of this process, or a kernel")
     parser.add_argument("--device", type=int, default=0, help="ordinal of the GPU of the cuda engine")
-    parser.add_argument("--sms", type=int, default=0, help="multiprocessors that it takes; 0: all")
-    parser.add_argument("--on-host", action="store_true", help="registers in the host's memory: a CPU rings them")
-    parser.add_argument("--mops", type=float, default=0, help="million WQEs a second that it lets pass; 0: no limit")
-    parser.add_argument("--gbps", type=float, default=0, help="10^9 bits a second that it lets pass; 0: no limit")
-    parser.add_argument("--trace", default="", help="wqe,cqe,cmd: print them")
+    parser.add_argument("--sms", type=int, default=0, help="number of multiprocessors to use; 0: all")
+    parser.add_argument("--on-host", action="store_true", help="registers are in host memory, and a CPU rings them")
+    parser.add_argument("--mops", type=float, default=0, help="limit in million WQEs per second; 0: none")
+    parser.add_argument("--gbps", type=float, default=0, help="limit in 10^9 bits per second; 0: none")
+    parser.add_argument("--trace", default="", help="kinds of entries to print: wqe,cqe,cmd")
     parser.add_argument("--faults", default="", help=Faults.__doc__)
     options = parser.parse_args(arguments)
     # Use a pidfd, because children of the parent may keep the control socket open, and PR_SET_PDEATHSIG applies to the parent's thread.
@@ -309,7 +309,7 @@ def main(arguments: list[str] | None = None) -> None:
         parent = os.pidfd_open(options.parent)
     except ProcessLookupError:
         return
-    if os.getppid() != options.parent:  # the parent has ended, and another process has its pid
+    if os.getppid() != options.parent:  # the parent has ended, and its pid belongs to another process
         return
     threading.Thread(target=_end_after, args=(options.control, parent), name="softhca-end", daemon=True).start()
     control = socket.socket(fileno=options.control)
