@@ -1,6 +1,5 @@
 """What a user sees of a mistake in a program: the program's own lines, and one sentence."""
 
-import json
 import pickle
 import re
 import subprocess
@@ -162,56 +161,6 @@ def test_threads_of_the_host(capsys):
     files = frames(capsys.readouterr().err)
     assert files[-1] == __file__
     assert not any("/pgas/" in file for file in files)
-
-
-#: Cells: the mistakes of a user, one that IPython is told of by %run, and errors that pgas has no part in.
-CELLS = [
-    "import numpy as np, pgas, json; pgas.init(); a = pgas.zeros(4)",
-    "@pgas.jit\ndef kernel(a):\n    pgas.put(a, a, 7)",
-    "def f():\n    pgas.zeros(-1)\nf()",
-    "kernel[1, 1](a)",
-    "%run {program}",
-    "json.loads('{{')",
-    "1 / 0",
-]
-
-SHELL = """
-import json, sys
-from IPython.core.interactiveshell import InteractiveShell
-shell = InteractiveShell.instance()
-shell.colors = "nocolor"
-for cell in json.load(sys.stdin):
-    print("=====", flush=True)
-    shell.run_cell(cell)
-"""
-
-
-def cells(folder, **environment):
-    """Return what IPython prints for each cell."""
-    program = folder / "program.py"
-    program.write_text("import pgas\npgas.zeros((2, 'x'))\n")
-    text = json.dumps([cell.format(program=program) for cell in CELLS])
-    command = [sys.executable, "-c", SHELL]
-    environment = forks.os.environ | {"IPYTHONDIR": str(folder), "NUMBA_ENABLE_CUDASIM": "1"} | environment
-    done = subprocess.run(command, input=text, capture_output=True, text=True, env=environment, timeout=300, check=True)
-    return [re.sub(r"\x1b\[[0-9;]*m", "", part) for part in done.stdout.split("=====\n")[1:]]
-
-
-def test_ipython_shows_the_program_and_one_sentence(tmp_path):
-    pytest.importorskip("IPython")
-    *quiet, host, kernel, program, foreign, own = cells(tmp_path)
-    assert [text.strip() for text in quiet] == ["", ""]
-    for text, lines in (host, ["f()", "pgas.zeros(-1)"]), (kernel, ["kernel[1, 1](a)", "pgas.put(a, a, 7)"]), (own, ["1 / 0"]):
-        assert re.findall(r"^-+> \d+ +(.*)", text, re.MULTILINE) == lines, text
-        assert not re.search(r"^File ", text, re.MULTILINE), text
-    assert re.findall(r"^-+> \d+ +(.*)", program, re.MULTILINE) == ["pgas.zeros((2, 'x'))"], program
-    assert len(re.findall(r"^File .*json", foreign, re.MULTILINE)) == 3, foreign
-
-
-def test_ipython_shows_all_frames_on_request(tmp_path):
-    pytest.importorskip("IPython")
-    host = cells(tmp_path, PGAS_DEBUG="traceback")[2]
-    assert len(re.findall(r"^File .*pgas", host, re.MULTILINE)) > 2, host
 
 
 class Shell:

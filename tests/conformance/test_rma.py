@@ -588,65 +588,46 @@ def put_and_reuse_by_warp(dest, source, rounds, nelems, pe):
         pgas.put_warp(dest[i * nelems + first : i * nelems + last], source[first:last], pe)
 
 
-@checklist("Remote memory access", "source is free after a blocking put")
-@pytest.mark.parametrize("kernel", [put_and_reuse, put_and_reuse_by_thread, put_and_reuse_by_warp], ids=["block", "thread", "warp"])
-def test_source_may_be_reused_after_a_blocking_put(heap, kernel):
+@functools.cache
+def put_nbi_and_reuse(complete, everybody):
+    """Return a kernel that writes to the source again after quiet or flush, which covers the puts that happen before it."""
+    call = getattr(pgas, complete)
+
+    @pgas.jit
+    def kernel(dest, source, rounds, nelems, pe):
+        for i in range(rounds):
+            for j in range(cuda.threadIdx.x, nelems, cuda.blockDim.x):
+                source[j] = 1000 * i + j
+            pgas.put_nbi_block(dest[i * nelems : (i + 1) * nelems], source[:nelems], pe)
+            if not everybody:
+                cuda.syncthreads()
+            if everybody or cuda.threadIdx.x == 0:
+                call()
+            cuda.syncthreads()
+
+    return kernel
+
+
+IS_FREE = checklist("Remote memory access", "source is free after a blocking put")
+NBI_QUIET = checklist("Remote memory access", "nbi, then quiet")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "threads"),
+    [
+        pytest.param(put_and_reuse, 70, marks=IS_FREE, id="block"),
+        pytest.param(put_and_reuse_by_thread, 70, marks=IS_FREE, id="thread"),
+        pytest.param(put_and_reuse_by_warp, 70, marks=IS_FREE, id="warp"),
+        pytest.param(put_nbi_and_reuse("quiet", True), 40, marks=NBI_QUIET, id="quiet of each"),
+        pytest.param(put_nbi_and_reuse("flush", True), 40, marks=IS_FREE, id="flush of each"),
+        pytest.param(put_nbi_and_reuse("flush", False), 40, marks=IS_FREE, id="flush of one"),
+    ],
+)
+def test_source_may_be_reused(heap, kernel, threads):
     _, _, right, _ = neighbours()
     rounds, nelems = 5 * ROUNDS, 70
     dest, source = Watched(heap, rounds * nelems + 3, np.int64), heap.zeros(nelems, np.int64)
-    kernel[1, nelems](dest.array, source, rounds, nelems, right)
-    dest.holds(0, np.concatenate([1000 * i + np.arange(nelems, dtype=np.int64) for i in range(rounds)]))
-
-
-@pgas.jit
-def put_nbi_and_reuse_after_quiet(dest, source, rounds, nelems, pe):
-    for i in range(rounds):
-        for j in range(cuda.threadIdx.x, nelems, cuda.blockDim.x):
-            source[j] = 1000 * i + j
-        pgas.put_nbi_block(dest[i * nelems : (i + 1) * nelems], source[:nelems], pe)
-        pgas.quiet()
-        cuda.syncthreads()
-
-
-@checklist("Remote memory access", "nbi, then quiet")
-def test_source_may_be_reused_after_quiet(heap):
-    _, _, right, _ = neighbours()
-    rounds, nelems = 5 * ROUNDS, 70
-    dest, source = Watched(heap, rounds * nelems + 3, np.int64), heap.zeros(nelems, np.int64)
-    put_nbi_and_reuse_after_quiet[1, 40](dest.array, source, rounds, nelems, right)
-    dest.holds(0, np.concatenate([1000 * i + np.arange(nelems, dtype=np.int64) for i in range(rounds)]))
-
-
-@pgas.jit
-def put_nbi_and_reuse_after_flush(dest, source, rounds, nelems, pe):
-    for i in range(rounds):
-        for j in range(cuda.threadIdx.x, nelems, cuda.blockDim.x):
-            source[j] = 1000 * i + j
-        pgas.put_nbi_block(dest[i * nelems : (i + 1) * nelems], source[:nelems], pe)
-        pgas.flush()
-        cuda.syncthreads()
-
-
-@pgas.jit
-def put_nbi_and_flush_by_one(dest, source, rounds, nelems, pe):
-    """One thread's flush covers the puts that happen before it."""
-    for i in range(rounds):
-        for j in range(cuda.threadIdx.x, nelems, cuda.blockDim.x):
-            source[j] = 1000 * i + j
-        pgas.put_nbi_block(dest[i * nelems : (i + 1) * nelems], source[:nelems], pe)
-        cuda.syncthreads()
-        if cuda.threadIdx.x == 0:
-            pgas.flush()
-        cuda.syncthreads()
-
-
-@checklist("Remote memory access", "source is free after a blocking put")
-@pytest.mark.parametrize("kernel", [put_nbi_and_reuse_after_flush, put_nbi_and_flush_by_one], ids=["each", "one"])
-def test_source_may_be_reused_after_flush(heap, kernel):
-    _, _, right, _ = neighbours()
-    rounds, nelems = 5 * ROUNDS, 70
-    dest, source = Watched(heap, rounds * nelems + 3, np.int64), heap.zeros(nelems, np.int64)
-    kernel[1, 40](dest.array, source, rounds, nelems, right)
+    kernel[1, threads](dest.array, source, rounds, nelems, right)
     dest.holds(0, np.concatenate([1000 * i + np.arange(nelems, dtype=np.int64) for i in range(rounds)]))
 
 
@@ -678,35 +659,27 @@ def test_one_quiet_completes_the_gets_of_a_block(heap):
     equal(wrong, np.zeros(1, np.int32))
 
 
-@pgas.jit
-def many_nbi_gets(dest, source, count, pe):
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
-        pgas.get_nbi(dest[3 * i : 3 * i + 3], source[3 * i : 3 * i + 3], pe)
-    pgas.quiet()
+@functools.cache
+def copying_many(copy):
+    """Return a kernel with as many calls of put_nbi or get_nbi as there are groups of three elements."""
+    call = getattr(pgas, copy)
 
+    @pgas.jit
+    def kernel(dest, source, count, pe):
+        for i in range(cuda.grid(1), count, cuda.gridsize(1)):
+            call(dest[3 * i : 3 * i + 3], source[3 * i : 3 * i + 3], pe)
+        pgas.quiet()
 
-@checklist("Remote memory access", "more outstanding than queues hold")
-def test_many_outstanding_gets(heap):
-    me, _, _, left = neighbours()
-    count = 2000 if pgas.SIMULATOR else 200_000
-    dest, source = Watched(heap, 3 * count, np.uint16), heap.array(payload(3 * count, np.uint16, me))
-    many_nbi_gets[2, 16](dest.array, source, count, left)
-    dest.holds(0, payload(3 * count, np.uint16, left))
-
-
-@pgas.jit
-def many_nbi(dest, source, count, pe):
-    for i in range(cuda.grid(1), count, cuda.gridsize(1)):
-        pgas.put_nbi(dest[3 * i : 3 * i + 3], source[3 * i : 3 * i + 3], pe)
-    pgas.quiet()
+    return kernel
 
 
 @checklist("Remote memory access", "more outstanding than queues hold", "nbi, then quiet")
-def test_many_outstanding_puts(heap):
-    me, _, right, left = neighbours()
+@pytest.mark.parametrize("copy", ["put_nbi", "get_nbi"])
+def test_many_outstanding(heap, copy):
+    pe, left = counterpart(copy)
     count = 2000 if pgas.SIMULATOR else 200_000
-    dest, source = Watched(heap, 3 * count, np.uint16), heap.array(payload(3 * count, np.uint16, me))
-    many_nbi[2, 16](dest.array, source, count, right)
+    dest, source = Watched(heap, 3 * count, np.uint16), heap.array(payload(3 * count, np.uint16, pgas.my_pe()))
+    copying_many(copy)[2, 16](dest.array, source, count, pe)
     dest.holds(0, payload(3 * count, np.uint16, left))
 
 

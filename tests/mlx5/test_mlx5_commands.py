@@ -3,8 +3,6 @@
 import pickle
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pgas.base.errors import PgasError, TransportError
 from pgas.transports.mlx5 import commands
@@ -250,10 +248,6 @@ def test_every_status_has_a_message(status):
         check(Command.TO_ERR_QP, build_output(Command.TO_ERR_QP, status=status))
 
 
-def test_messages_are_complete():
-    assert len({status.text for status in Status} - {""}) == len(Status)
-
-
 def test_unknown_status_and_command():
     assert str(CommandError(0x999, 0x7F, 1)) == "command 0x999 failed: status 0x7f, syndrome 0x1"
 
@@ -314,14 +308,6 @@ def test_pretty():
     assert text.splitlines()[2:] == ["  000 create_qp_out.status = 0x8 LIM", "  020 create_qp_out.syndrome = 0x2"]
     assert "  120 init2rtr_qp_in.qpc.primary_address_path" not in pretty(Command.INIT2RTR_QP, build(Command.INIT2RTR_QP))
     assert "init2rtr_qp_in.qpc.primary_address_path.rlid = 0xbeef" in pretty(Command.INIT2RTR_QP, build(Command.INIT2RTR_QP, **INIT2RTR))
-
-
-@given(st.integers(0, (1 << 24) - 1), st.integers(0, (1 << 32) - 1), st.integers(0, 15), st.integers(0, (1 << 64) - 1))
-def test_round_trip(qpn, mask, state, address):
-    values = {"qpn": qpn, "opt_param_mask": mask, "qpc": {"state": state, "dbr_addr": address}}
-    command, parsed = parse(build(Command.RTR2RTS_QP, **values))
-    assert command == Command.RTR2RTS_QP
-    assert contains(parsed, values | {"opcode": 0x504})
 
 
 def test_numbers():

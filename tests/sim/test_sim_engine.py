@@ -61,15 +61,6 @@ class TestIndices:
         k[(2, 3), (4, 2, 2)](out)
         assert (out == 6).all()
 
-    def test_one_dimensional_grid(self) -> None:
-        @cuda.jit
-        def k(out):
-            out[cuda.grid(1)] = cuda.gridsize(1) + cuda.grid(2)[1]
-
-        out = zeros(12)
-        k[3, 4](out)
-        assert (out == 12).all()
-
 
 class TestFrontend:
     def test_configurations_of_one_kernel_are_separate(self) -> None:
@@ -251,37 +242,8 @@ class TestFrontend:
         assert out[1]["a"] == 1
         assert out[1]["b"] == 2.5
 
-    def test_integers_wrap_silently(self) -> None:
-        @cuda.jit
-        def k(out):
-            out[1] = out[0] + np.uint8(1)
-
-        out = np.array([255, 7], np.uint8)
-        k[1, 1](out)
-        assert out[1] == 0
-
 
 class TestBarriers:
-    def test_syncthreads_orders_a_reduction(self) -> None:
-        @cuda.jit
-        def k(a, out):
-            s = cuda.shared.array(64, np.int64)
-            t = cuda.threadIdx.x
-            s[t] = a[cuda.grid(1)]
-            cuda.syncthreads()
-            half = 32
-            while half:
-                if t < half:
-                    s[t] += s[t + half]
-                cuda.syncthreads()
-                half //= 2
-            if t == 0:
-                out[cuda.blockIdx.x] = s[0]
-
-        a, out = np.arange(512), zeros(8)
-        k[8, 64](a, out)
-        assert out.tolist() == a.reshape(8, 64).sum(1).tolist()
-
     def test_votes_of_the_block(self) -> None:
         @cuda.jit
         def k(out):
@@ -307,18 +269,6 @@ class TestBarriers:
         out = zeros(32)
         k[1, 32](out)
         assert out[::2].tolist() == [16] * 16
-
-    def test_grid_barrier_over_many_blocks(self) -> None:
-        @cuda.jit
-        def k(out):
-            for i in range(3):
-                cuda.atomic.add(out, i, 1)
-                cuda.cg.this_grid().sync()
-                assert out[i] == 50 * 8
-
-        out = zeros()
-        k[50, 8](out)
-        assert out[:3].tolist() == [400] * 3
 
     def test_threads_that_returned_do_not_hold_up_the_grid(self) -> None:
         """In block 0 a thread returns before the others wait in the grid barrier, in block 1 while all other threads of the grid wait."""
@@ -353,18 +303,6 @@ class TestBarriers:
         out = zeros()
         k[100, 2](zeros(), out)
         assert out[0] == 7
-
-    def test_all_threads_spin_for_the_last_one(self) -> None:
-        @cuda.jit
-        def k(flag):
-            cuda.atomic.add(flag, 0, 1)
-            while flag[0] < 64 * 64:
-                engine.yield_("everybody")
-
-        flag = zeros()
-        begin = time.perf_counter()
-        k[64, 64](flag)
-        assert time.perf_counter() - begin < 20
 
 
 class TestSpinLoops:
@@ -415,17 +353,6 @@ class TestSpinLoops:
         count = zeros()
         k[4, 32](zeros(), count)
         assert count[0] == 128
-
-    def test_atomics_are_not_interrupted(self) -> None:
-        @cuda.jit
-        def k(out):
-            for _ in range(100):
-                cuda.atomic.add(out, 0, 1)
-                out[1]
-
-        out = zeros()
-        k[2, 32](out)
-        assert out[0] == 6400
 
 
 class TestWarps:

@@ -142,17 +142,6 @@ def test_a_message_may_be_as_long_as_log_msg_max(pes):
     assert qp.fail(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, 17) == (Syndrome.LOCAL_LENGTH_ERR, Vendor.LENGTH_MESSAGE)
 
 
-def test_a_qp_connected_to_itself(pes):
-    """PEs reach themselves through an RC loopback."""
-    qp = QP(pes[0])
-    connect(qp, qp)
-    pes[0].write(pes[0].heap, b"to myself")
-    qp.run(wqe.write, pes[0].heap + 256, pes[0].key, pes[0].heap, pes[0].key, 9)
-    assert pes[0].read(pes[0].heap + 256, 9) == b"to myself"
-    assert qp.fail(wqe.write, pes[0].heap, 0xBAD00, pes[0].heap, pes[0].key, 9) == (Syndrome.REMOTE_ACCESS_ERR, Vendor.RKEY_UNKNOWN)
-    assert qp.counters()["errors"] == 1
-
-
 # ------------------------------------------------------------------------------------------------------------------ NOP, DUMP, fences
 
 

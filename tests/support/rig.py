@@ -6,7 +6,9 @@ On a GPU (NUMBA_ENABLE_CUDASIM=0, make check-gpu) the engine is the kernel of th
 and GPU reach. So the tests check the machine code that the perf tests measure; its hash is printed.
 """
 
+import atexit
 import ctypes
+import functools
 import os
 import struct
 import time
@@ -319,14 +321,22 @@ def pair(pes, log_depth=7, **options):
     return connect(QP(pes[0], log_depth, **options), QP(pes[1], log_depth))
 
 
-@pytest.fixture(scope="module")
-def card():
-    process = start()
+@functools.cache
+def _shared():
+    process, me = start(), os.getpid()
+    atexit.register(lambda: me == os.getpid() and process.end())  # not in forks
     observer = client.Observer(process.name)
     print(f"engine: {observer.counters()['hca']['engine']}")
     observer.close()
-    yield process
-    process.end()
+    return process
+
+
+@pytest.fixture(scope="module")
+def card():
+    """One card for all modules of this process: a card takes a second to start."""
+    if gone(_shared().pid):
+        _shared.cache_clear()
+    return _shared()
 
 
 @pytest.fixture

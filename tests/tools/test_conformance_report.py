@@ -72,35 +72,6 @@ def test_a_bullet_has_the_worst_outcome_of_its_tests(reports, outcome, reasons):
     assert outcomes(run(*reports, bullets={name: [PUT] for name in "abc"})) == {"p2p 2 PE": {PUT: (outcome, reasons)}}
 
 
-def test_runs_with_the_same_settings_are_merged():
-    """Also from different machines. The engine's hash is in the heading."""
-    engines, sizes = ("cuda 0123456789abcdef", "cuda 0123456789abcdef"), ("512M", "1G")
-    runs = [
-        run(said(name, "passed"), bullets={name: [PUT]}, about={"engine": engine}, variables={"PGAS_SYMMETRIC_SIZE": size})
-        for name, engine, size in zip("ab", engines, sizes, strict=True)
-    ]
-    assert {title: column[PUT][2] for title, column in report.columns(runs).items()} == {"p2p/cuda 2 PE": {"passed": 2}}
-    file = io.StringIO()
-    report.show(runs, file)
-    assert file.getvalue().splitlines()[0] == "Conformance of pgas  on this machine, engine cuda 0123456789abcdef"
-
-
-def test_the_last_run_of_a_test_counts(tmp_path, capsys, monkeypatch):
-    """Unless it was skipped in that run."""
-    names = ("failed", "passed", "skipped")
-    again = [run(*(said(name, outcome, reason="no") for name in "ab"), bullets={"a": [PUT], "b": [SHIFT]}) for outcome in names]
-    assert outcomes(*again)["p2p 2 PE"] == {PUT: ("passed", []), SHIFT: ("passed", [])}
-    path = tmp_path / "report.json"
-    for one in again:
-        report.append(path, one)
-    monkeypatch.setattr(sys, "argv", ["report", str(path)])
-    report.main()
-    assert "failed: " not in capsys.readouterr().err
-    report.append(path, again[0])
-    assert report.main() == 1
-    assert "failed: 2 tests\n" in capsys.readouterr().err
-
-
 def test_runs_are_merged_in_the_file_and_shown(tmp_path):
     """A gap is a bullet with neither test nor reason."""
     path = tmp_path / "new" / "report.json"

@@ -55,15 +55,3 @@ def test_forks_behave_like_real_pythons(tmp_path):
         "False",
     ]
     assert (tmp_path / "other" / "written").read_text() == "file"
-
-
-def test_the_end_of_a_client_ends_its_fork(tmp_path):
-    """Killed as by mpirun, and as by a test that kills a PE."""
-    script = f"""
-        python -c 'import os, time; open("{tmp_path}/pid", "w").write(str(os.getpid())); time.sleep(100)' &
-        while ! test -s {tmp_path}/pid; do sleep 0.05; done
-        kill -9 $!; wait $!; echo $?
-        while kill -0 $(cat {tmp_path}/pid) 2> /dev/null; do sleep 0.05; done
-    """
-    done = under_forks(script)
-    assert done.stdout == "137\n"
