@@ -1,18 +1,27 @@
 """Overlap of communication and a library's matrix products: all-gather + matmul, and matmul + reduce-scatter, in bfloat16.
 
-    mpirun -n 4 python -m pgas.perftests.overlap --m 8192 --n 8192 --k 8192 --chunks 2 --blocks 8
+    mpirun -n 4 python -m pgas.perftests.overlap --m 8192 --n 28672 --k 8192 --chunks 4
 
 These are the two products of a tensor-parallel layer on P PEs. In the first, a PE has M / P rows of A and N / P columns of B, and needs all
 of A (M x K). In the second, a PE has N / P columns of A and N / P rows of B; the products (M x K) of all PEs are added, and each PE keeps
 M / P rows of the sum. cuBLAS multiplies, through PyTorch; in the simulator NumPy does.
 
-The overlapped forms cut a PE's rows into chunks. A kernel of pgas with few blocks, on a stream of its own, sends them with a signal per
-chunk and block, while cuBLAS multiplies other chunks on the stream of the products. There, a kernel of one block waits for the signals of
-the chunk that is multiplied or added next. Step s sends to the PE s places to the right, so that each PE sends and receives equally much.
+"overlapped, collectives": a chunk has the same number of rows of every PE. fcollect gathers it, or reducescatter adds it, on a stream of
+its own, while cuBLAS multiplies the chunk before it or behind it. Only the first gather and the last sum have no product to overlap with.
+Rows that are gathered or added are therefore in the order (chunk, PE, row). The rows of A in the second pattern are put into this order
+before the timing. In a layer, the first product returns its rows in this order, and the second can take them so.
 
-A product that starts first may occupy all SMs until it ends. Therefore, the stream of the products waits until all blocks of the sending
-kernel run. Buffers that other PEs write alternate between two turns: a PE that has received all chunks of a turn knows that all others have
-finished the turn before.
+A collective occupies as many SMs as it has blocks, which the job's table determines; ``PGAS_HOST_BLOCKS=reducescatter=0:16,fcollect=0:16``
+lends fewer SMs than the table. A product that starts first may occupy all SMs until it ends. Therefore, collectives have a stream of higher
+priority, and a product starts no earlier than the collective that overlaps with it can.
+
+"overlapped, tiles", for all-gather: a kernel of ``--blocks`` blocks sends this PE's part of each chunk, a tile, with a signal per block.
+Step s sends to the PE s places to the right, so that each PE sends and receives equally much. Meanwhile, cuBLAS multiplies this PE's own
+rows, and then each tile after a kernel of one block has waited for its signals. The first product waits until all blocks of the sending
+kernel run.
+
+Gathered rows alternate between two buffers: a PE that has received all chunks of a turn knows that all others have finished the turn
+before. The sums need only one, because no later work reads them here.
 
 Before a variant is timed, two turns of it start with buffers full of wrong values, and the results are compared with products of float32
 that need no communication, because every PE can compute every operand. Times are those of the slowest PE. "host" is the time in which the
@@ -46,14 +55,14 @@ from pgas.perftests.harness.report import commit, now, place, rows_in_lines, sai
 
 __all__ = ["main"]
 
-#: Number of threads of a block that sends, that waits, and that adds; number of blocks of an SM that add, whose loads are in flight.
-_THREADS, _WAITING, _ADDING, _ADDING_BLOCKS = (1024, 128, 512, 3) if not pgas.SIMULATOR else (32, 32, 32, 1)
+#: Number of threads of a block that sends, and that waits.
+_THREADS, _WAITING = (1024, 128) if not pgas.SIMULATOR else (32, 32)
 
 #: A value that no result has, in buffers before a turn that is checked.
 _WRONG = 1e30
 
 #: Names of the variants that the last lines compare.
-_OVERLAPPED, _IN_SEQUENCE = "overlapped, pgas", ("in sequence, NCCL", "in sequence, pgas")
+_OVERLAPPED, _IN_SEQUENCE = ("overlapped, collectives", "overlapped, tiles"), ("in sequence, NCCL", "in sequence, pgas")
 
 
 # Kernels --------------------------------------------------------------------------------------------------------------------------
@@ -64,66 +73,28 @@ def _begin(turn):  # type: ignore[no-untyped-def]
     turn[0] += 1
 
 
-@pgas.jit(device=True)
-def _tell(started, chunk, turn):  # type: ignore[no-untyped-def]
-    """Tell this PE's other stream that this block runs. chunk: (PE, chunk)."""
-    if cuda.threadIdx.x == 0:
-        pgas.signal_op(started, (chunk[0], chunk[1], cuda.blockIdx.x), turn[0], pgas.SIGNAL_SET, pgas.my_pe())
-
-
-@pgas.jit(device=True)
-def _send_part(dest, source, arrived, chunk, turn, pe):  # type: ignore[no-untyped-def]
-    """Send this block's part of a chunk, and its signal."""
-    rows, block, blocks = source.shape[0], cuda.blockIdx.x, cuda.gridDim.x
-    first, last = rows * block // blocks, rows * (block + 1) // blocks
-    word = (pgas.my_pe(), chunk, block)
-    pgas.put_signal_block(dest[first:last], source[first:last], arrived, word, turn[0], pgas.SIGNAL_SET, pe)
-
-
 @pgas.jit(launch_bounds=_THREADS)
-def _send_to_all(gathered, a, arrived, started, turn):  # type: ignore[no-untyped-def]
-    """Send this PE's rows of A to all others, chunk by chunk."""
-    me, n, chunks = pgas.my_pe(), pgas.n_pes(), arrived.shape[1]
+def _send_tiles(gathered, a, arrived, turn):  # type: ignore[no-untyped-def]
+    """Send this PE's rows of A to all others, tile by tile. Each block sends a part of a tile, and its signal.
+
+    This PE's own signals tell its other stream that the blocks run, because no tile arrives with them.
+    """
+    me, n, chunks, block, blocks = pgas.my_pe(), pgas.n_pes(), arrived.shape[1], cuda.blockIdx.x, cuda.gridDim.x
     rows = a.shape[0] // chunks
-    _tell(started, (me, 0), turn)
+    if cuda.threadIdx.x == 0:
+        pgas.signal_op(arrived, (me, 0, block), turn[0], pgas.SIGNAL_SET, me)
     for step in range(1, n):
         for chunk in range(chunks):
-            here, there = chunk * rows, me * a.shape[0] + chunk * rows
-            _send_part(gathered[there : there + rows], a[here : here + rows], arrived, chunk, turn, (me + step) % n)
-
-
-@pgas.jit(launch_bounds=_THREADS)
-def _send_chunk(dest, source, arrived, started, chunk, turn, pe):  # type: ignore[no-untyped-def]
-    """Send a chunk of the product to its owner."""
-    _tell(started, (pe, chunk), turn)
-    _send_part(dest, source, arrived, chunk, turn, pe)
+            first, last = chunk * rows + rows * block // blocks, chunk * rows + rows * (block + 1) // blocks
+            dest, word = gathered[me * a.shape[0] + first : me * a.shape[0] + last], (me, chunk, block)
+            pgas.put_signal_block(dest, a[first:last], arrived, word, turn[0], pgas.SIGNAL_SET, (me + step) % n)
 
 
 @pgas.jit
-def _await(signal, pe, chunk, turn):  # type: ignore[no-untyped-def]
-    """Wait for all parts of a chunk. Kernels behind this one in the stream may read it."""
-    for block in range(cuda.threadIdx.x, signal.shape[2], cuda.blockDim.x):
-        pgas.signal_wait_until(signal, (pe, chunk, block), pgas.GE, turn[0])
-
-
-@pgas.jit
-def _await_all(arrived, turn):  # type: ignore[no-untyped-def]
-    """Wait for all parts of all chunks of the other PEs."""
-    chunks, blocks = arrived.shape[1], arrived.shape[2]
-    for i in range(cuda.threadIdx.x, arrived.size, cuda.blockDim.x):
-        pe = i // (chunks * blocks)
-        if pe != pgas.my_pe():
-            pgas.signal_wait_until(arrived, (pe, i // blocks % chunks, i % blocks), pgas.GE, turn[0])
-
-
-@pgas.jit(launch_bounds=(_ADDING, _ADDING_BLOCKS))
-def _add(total, parts):  # type: ignore[no-untyped-def]
-    """Add the parts of all PEs, in PE order and in float32. parts: one row per PE."""
-    for i in range(cuda.grid(1), total.size, cuda.gridsize(1)):
-        value = np.float32(0)
-        for pe in range(parts.shape[0]):
-            value += np.float32(parts[pe, i])
-        total[i] = value
+def _await(arrived, pe, chunk, turn):  # type: ignore[no-untyped-def]
+    """Wait for all signals of a tile. Kernels behind this one in the stream may read it."""
+    for block in range(cuda.threadIdx.x, arrived.shape[2], cuda.blockDim.x):
+        pgas.signal_wait_until(arrived, (pe, chunk, block), pgas.GE, turn[0])
 
 
 # Products and streams -------------------------------------------------------------------------------------------------------------
@@ -132,7 +103,7 @@ def _add(total, parts):  # type: ignore[no-untyped-def]
 class _NumPy:
     """Products by NumPy, for the simulator, which has no streams."""
 
-    products = sends = 0
+    products = communication = 0
     name = "NumPy"
 
     def native(self, array: Any) -> Any:
@@ -195,8 +166,8 @@ class _Torch:
         self.device = torch.from_dlpack(word).device  # the GPU that pgas assigned to this PE
         pgas.free(word)
         torch.cuda.set_device(self.device)
-        # A block that sends is scheduled before the blocks of products that have not started.
-        self.products, self.sends = torch.cuda.Stream(), torch.cuda.Stream(priority=-1)
+        # Blocks that communicate are scheduled before the blocks of products that have not started.
+        self.products, self.communication = torch.cuda.Stream(), torch.cuda.Stream(priority=-1)
 
     def native(self, array: Any) -> Any:
         return self._torch.from_dlpack(array)
@@ -319,19 +290,42 @@ class _Pattern:
     def __init__(self, options: argparse.Namespace, library: Any) -> None:
         self.me, self.n, self.library, self.chunks = pgas.my_pe(), pgas.n_pes(), library, options.chunks
         self.m, self.k, self.part, self.rows = options.m, options.k, options.n // self.n, options.m // self.n
-        self.arrived, self.started = (pgas.zeros((self.n, options.chunks, options.blocks), np.uint64) for _ in range(2))
-        self.turn, self._blocks = pgas.zeros(1, np.int64), options.blocks
         self._buffers: list[Any] = []
-        self.begin = self._on_products(_begin, 1, 1, self.turn)
 
     def rows_of(self, pe: int) -> slice:
         """Return the rows that a PE owns."""
         return slice(pe * self.rows, (pe + 1) * self.rows)
 
-    def chunk_of(self, pe: int, chunk: int) -> slice:
-        """Return the rows of a chunk."""
+    def tile(self, pe: int, chunk: int) -> slice:
+        """Return the rows of a chunk that a PE owns."""
         size, first = self.rows // self.chunks, pe * self.rows
         return slice(first + chunk * size, first + (chunk + 1) * size)
+
+    def chunk(self, chunk: int) -> slice:
+        """Return the rows of a chunk in arrays whose rows are ordered by chunk."""
+        size = self.m // self.chunks
+        return slice(chunk * size, (chunk + 1) * size)
+
+    def by_chunk(self, array: Any) -> Any:
+        """Return an array with its rows in the order (chunk, PE, row) instead of (PE, chunk, row)."""
+        return array.reshape(self.n, self.chunks, -1, array.shape[1]).swapaxes(0, 1).reshape(array.shape)
+
+    def multiply_chunk(self, chunk: int, a: Any, b: Any, out: Any) -> None:
+        """Multiply the rows of a chunk. The rows of a and out are ordered by chunk."""
+        self.library.multiply(a[self.chunk(chunk)], b, out[self.chunk(chunk)])
+
+    def multiply_chunks(self, a: Any, b: Any, out: Any) -> None:
+        """Multiply chunk by chunk."""
+        for chunk in range(self.chunks):
+            self.multiply_chunk(chunk, a, b, out)
+
+    def communication_begins(self) -> None:
+        """Let the stream of the communication wait for the products that have been queued."""
+        self.library.follow(self.library.communication, self.library.products)
+
+    def products_follow(self) -> None:
+        """Let the stream of the products wait for the communication that has been queued."""
+        self.library.follow(self.library.products, self.library.communication)
 
     def buffer(self, array: Any) -> Any:
         """Keep an array that is set to wrong values before a check, and return it."""
@@ -342,28 +336,6 @@ class _Pattern:
         """Set all buffers to wrong values."""
         for array in self._buffers:
             self.library.fill(array, _WRONG)
-
-    def on_sends(self, kernel: Any, *arguments: Any) -> Callable[[], None]:
-        """Bind a kernel that sends."""
-        bound: Callable[[], None] = kernel[self._blocks, _THREADS, self.library.sends].bind(*arguments)
-        return bound
-
-    def _on_products(self, kernel: Any, blocks: int, threads: int, *arguments: Any) -> Callable[[], None]:
-        bound: Callable[[], None] = kernel[blocks, threads, self.library.products].bind(*arguments)
-        return bound
-
-    def waits(self, signal: Any, pe: int, chunk: int) -> Callable[[], None]:
-        """Bind a wait for the signals of a chunk."""
-        return self._on_products(_await, 1, _WAITING, signal, pe, chunk, self.turn)
-
-    def waits_for_all(self) -> Callable[[], None]:
-        """Bind a wait for all chunks of the other PEs."""
-        return self._on_products(_await_all, 1, _WAITING, self.arrived, self.turn)
-
-    def adds(self, total: Any, parts: Any) -> Callable[[], None]:
-        """Bind the sum of the parts of all PEs."""
-        size = self.rows * self.k
-        return self._on_products(_add, min(-(-size // _ADDING), 4096), _ADDING, total.reshape(size), parts.reshape(self.n, size))
 
 
 class _AllGather(_Pattern):
@@ -380,40 +352,34 @@ class _AllGather(_Pattern):
             library.fill(whole[self.rows_of(pe)], library.normals((rows, k), 2 * pe))
         library.fill(a, whole[self.rows_of(me)])
         b, c = library.normals((k, self.part), 2 * me + 1), self.buffer(library.empty(m, self.part))
-        expected, multiply = library.exact(whole, b), library.multiply
-        right = [(c, expected, False)]
-        others = [self.rows_of(pe) for pe in range(n) if pe != me]
-        send = [self.on_sends(_send_to_all, gathered[slot], mine, self.arrived, self.started, self.turn) for slot in (0, 1)]
-        running = self.waits(self.started, me, 0)
-        arrived = {(pe, chunk): self.waits(self.arrived, pe, chunk) for pe in range(n) if pe != me for chunk in range(self.chunks)}
-        all_arrived = self.waits_for_all()
+        expected, ordered, multiply = library.exact(whole, b), self.by_chunk(whole), library.multiply
+        right, right_by_chunk = [(c, expected, False)], [(c, self.by_chunk(expected), False)]
         gather = [pgas.fcollect.bind(pgas.TEAM_WORLD, gathered[slot], mine, stream=library.products) for slot in (0, 1)]
+        gather_chunk = [
+            [
+                pgas.fcollect.bind(
+                    pgas.TEAM_WORLD, gathered[slot][self.chunk(chunk)], mine[self.tile(0, chunk)], stream=library.communication
+                )
+                for chunk in range(self.chunks)
+            ]
+            for slot in (0, 1)
+        ]
         nccl_gathered = self.buffer(library.empty(m, k)) if nccl else None
 
-        def begin(slot: int) -> None:
-            self.begin()
-            library.follow(library.sends, library.products)
-            send[slot]()
-
-        def tiles(slot: int) -> None:
-            begin(slot)
-            all_arrived()
-            library.follow(library.products, library.sends)
-
-        def product(operand: Any, own: Any, wait: Callable[[int, int], None]) -> None:
-            multiply(own, b, c[self.rows_of(me)])
-            for step in range(1, n):
-                pe = (me - step) % n  # which sends to this PE in its step of this number
-                for chunk in range(self.chunks):
-                    wait(pe, chunk)
-                    place = self.chunk_of(pe, chunk)
-                    multiply(operand[place], b, c[place])
+        def in_chunks(slot: int) -> None:
+            self.communication_begins()
+            for call in gather_chunk[slot]:
+                call()
+            self.products_follow()
 
         def overlapped(slot: int) -> None:
-            begin(slot)
-            running()
-            product(g[slot], a, lambda pe, chunk: arrived[pe, chunk]())
-            library.follow(library.products, library.sends)
+            self.communication_begins()
+            gather_chunk[slot][0]()
+            for chunk in range(self.chunks):
+                self.products_follow()
+                if chunk + 1 < self.chunks:
+                    gather_chunk[slot][chunk + 1]()  # before the product, which could occupy all SMs
+                self.multiply_chunk(chunk, g[slot], b, c)
 
         def in_sequence(slot: int) -> None:
             gather[slot]()
@@ -426,20 +392,54 @@ class _AllGather(_Pattern):
             by_nccl(slot)
             multiply(nccl_gathered, b, c)
 
-        copies = [(g[slot], whole, True) for slot in (0, 1)]
-        sent = [(g[slot][place], whole[place], True) for slot in (0, 1) for place in others]
+        arrived, turn = pgas.zeros((n, self.chunks, options.blocks), np.uint64), pgas.zeros(1, np.int64)
+        begin = _begin[1, 1, library.products].bind(turn)
+        send = [_send_tiles[options.blocks, _THREADS, library.communication].bind(gathered[i], mine, arrived, turn) for i in (0, 1)]
+        # In the order of arrival: in step s, the PE s places to the left sends to this one.
+        tiles = [((me - step) % n, chunk) for step in range(1, n) for chunk in range(self.chunks)]
+        wait = {tile: _await[1, _WAITING, library.products].bind(arrived, *tile, turn) for tile in [(me, 0), *tiles]}
+
+        def begin_tiles(slot: int) -> None:
+            begin()
+            self.communication_begins()
+            send[slot]()
+            wait[me, 0]()  # until all blocks of the kernel run
+
+        def in_tiles(slot: int) -> None:
+            begin_tiles(slot)
+            for tile in tiles:
+                wait[tile]()
+            self.products_follow()
+
+        def multiply_tiles(operand: Any, own: Any, waits: bool) -> None:
+            multiply(own, b, c[self.rows_of(me)])
+            for tile in tiles:
+                if waits:
+                    wait[tile]()
+                multiply(operand[self.tile(*tile)], b, c[self.tile(*tile)])
+
+        def overlapped_tiles(slot: int) -> None:
+            begin_tiles(slot)
+            multiply_tiles(g[slot], a, waits=True)
+            self.products_follow()
+
+        copies, copies_by_chunk = ([(g[slot], rows_of_all, True) for slot in (0, 1)] for rows_of_all in (whole, ordered))
+        sent = [(g[slot][self.tile(*tile)], whole[self.tile(*tile)], True) for slot in (0, 1) for tile in tiles]
         self.variants = [
             _Variant("communication, pgas", lambda slot: gather[slot](), copies, multiplies=False),
-            _Variant("communication, pgas tiles", tiles, sent, multiplies=False),
+            _Variant("communication, pgas chunks", in_chunks, copies_by_chunk, multiplies=False),
+            _Variant("communication, pgas tiles", in_tiles, sent, multiplies=False),
             _Variant("matmul", lambda slot: multiply(whole, b, c), right),
-            _Variant("matmul in chunks", lambda slot: product(whole, whole[self.rows_of(me)], lambda *_: None), right),
+            _Variant("matmul in chunks", lambda slot: self.multiply_chunks(ordered, b, c), right_by_chunk),
+            _Variant("matmul in tiles", lambda slot: multiply_tiles(whole, a, waits=False), right),
             _Variant(_IN_SEQUENCE[1], in_sequence, right),
-            _Variant(_OVERLAPPED, overlapped, right),
+            _Variant(_OVERLAPPED[0], overlapped, right_by_chunk),
+            _Variant(_OVERLAPPED[1], overlapped_tiles, right),
         ]
         if nccl:
             copied = [(nccl_gathered, whole, True)]
             self.variants.insert(0, _Variant("communication, NCCL", by_nccl, copied, multiplies=False))
-            self.variants.insert(-2, _Variant(_IN_SEQUENCE[0], in_sequence_by_nccl, right))
+            self.variants.insert(-3, _Variant(_IN_SEQUENCE[0], in_sequence_by_nccl, right))
 
 
 class _ReduceScatter(_Pattern):
@@ -450,9 +450,8 @@ class _ReduceScatter(_Pattern):
     def __init__(self, options: argparse.Namespace, library: Any, nccl: Any) -> None:
         super().__init__(options, library)
         me, n, m, k, rows, native = self.me, self.n, self.m, self.k, self.rows, library.native
-        partial, inbox = pgas.empty((m, k), bfloat16), pgas.empty((2, n, rows, k), bfloat16)
-        total = pgas.empty((rows, k), bfloat16)
-        product, parts, c, mine = (*(self.buffer(native(each)) for each in (partial, inbox, total)), self.rows_of(me))
+        partial, total = pgas.empty((m, k), bfloat16), pgas.empty((rows, k), bfloat16)
+        product, c, mine = self.buffer(native(partial)), self.buffer(native(total)), self.rows_of(me)
         a: Any = None
         b: Any = None
         expected: Any = None
@@ -462,51 +461,31 @@ class _ReduceScatter(_Pattern):
             expected = part if expected is None else expected + part
             if pe == me:
                 a, b = its_a, its_b
-        own_product, multiply = library.exact(a, b), library.multiply
+        own_product, ordered, multiply = library.exact(a, b), self.by_chunk(a), library.multiply
         right, multiplied = [(c, expected, False)], [(product, own_product, False)]
-        targets = [(pe % n, chunk) for pe in range(me + 1, me + n) for chunk in range(self.chunks)]
-        send = {
-            (slot, pe, chunk): self.on_sends(
-                _send_chunk,
-                inbox[slot, me][self.chunk_of(0, chunk)], partial[self.chunk_of(pe, chunk)],
-                self.arrived, self.started, chunk, self.turn, pe,
-            )
-            for slot in (0, 1)
-            for pe, chunk in targets
-        }  # fmt: skip
-        running = {target: self.waits(self.started, *target) for target in targets}
-        all_arrived, add = self.waits_for_all(), [self.adds(total, inbox[slot]) for slot in (0, 1)]
+        multiplied_by_chunk = [(product, self.by_chunk(own_product), False)]
         scatter = pgas.reducescatter.bind(pgas.TEAM_WORLD, total, partial, pgas.SUM, stream=library.products)
+        scatter_chunk = [
+            pgas.reducescatter.bind(
+                pgas.TEAM_WORLD, total[self.tile(0, chunk)], partial[self.chunk(chunk)], pgas.SUM, stream=library.communication
+            )
+            for chunk in range(self.chunks)
+        ]
         nccl_product, nccl_total = [self.buffer(library.empty(size, k)) for size in (m, rows)] if nccl else [None, None]
 
-        def end(slot: int) -> None:
-            all_arrived()
-            add[slot]()
-            library.follow(library.products, library.sends)
-
-        def tiles(slot: int) -> None:
-            self.begin()
-            library.follow(library.sends, library.products)
-            for target in targets:
-                send[(slot, *target)]()
-            end(slot)
+        def in_chunks(slot: int) -> None:
+            self.communication_begins()
+            for call in scatter_chunk:
+                call()
+            self.products_follow()
 
         def overlapped(slot: int) -> None:
-            self.begin()
-            for pe, chunk in targets:
-                place = self.chunk_of(pe, chunk)
-                multiply(a[place], b, product[place])
-                library.follow(library.sends, library.products)
-                send[slot, pe, chunk]()
-                running[pe, chunk]()
-            multiply(a[mine], b, parts[slot, me])
-            end(slot)
-
-        def in_chunks(slot: int) -> None:
-            for target in targets:
-                place = self.chunk_of(*target)
-                multiply(a[place], b, product[place])
-            multiply(a[mine], b, product[mine])
+            for chunk in range(self.chunks):
+                self.multiply_chunk(chunk, ordered, b, product)
+                self.communication_begins()
+                self.products_follow()  # The next product starts no earlier than this collective can.
+                scatter_chunk[chunk]()
+            self.products_follow()
 
         def in_sequence(slot: int) -> None:
             multiply(a, b, product)
@@ -521,16 +500,17 @@ class _ReduceScatter(_Pattern):
 
         def prepare() -> None:
             multiply(a, b, product)
-            for slot in (0, 1):
-                library.fill(parts[slot, me], product[mine])
+
+        def prepare_chunks() -> None:
+            multiply(ordered, b, product)
 
         self.variants = [
             _Variant("communication, pgas", lambda slot: scatter(), right, multiplies=False, prepare=prepare),
-            _Variant("communication, pgas tiles", tiles, right, multiplies=False, prepare=prepare),
+            _Variant("communication, pgas chunks", in_chunks, right, multiplies=False, prepare=prepare_chunks),
             _Variant("matmul", lambda slot: multiply(a, b, product), multiplied),
-            _Variant("matmul in chunks", in_chunks, multiplied),
+            _Variant("matmul in chunks", lambda slot: self.multiply_chunks(ordered, b, product), multiplied_by_chunk),
             _Variant(_IN_SEQUENCE[1], in_sequence, right),
-            _Variant(_OVERLAPPED, overlapped, right),
+            _Variant(_OVERLAPPED[0], overlapped, right),
         ]
         if nccl:
             summed = [(nccl_total, expected, False)]
@@ -579,13 +559,13 @@ def _agree(pattern: _Pattern, variant: _Variant) -> bool:
 def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = Parser("python -m pgas.perftests.overlap", description="Overlap of communication and matrix products.", allow_abbrev=False)
     few = pgas.SIMULATOR
-    size, iters, warmup, blocks = (24, 2, 0, 2) if few else (8192, 50, 10, 8)
+    rows, columns, inner, iters, warmup, blocks = (48, 24, 24, 2, 0, 2) if few else (8192, 28672, 8192, 50, 10, 8)
     whole, sizes = within(1, 1 << 20), within(1, 1 << 20)
-    parser.add_argument("--m", type=sizes, default=size, metavar="N", help=f"rows of A, a multiple of PEs and chunks [{size}]")
-    parser.add_argument("--n", type=sizes, default=size, metavar="N", help=f"columns of B of all PEs, a multiple of PEs [{size}]")
-    parser.add_argument("--k", type=sizes, default=size, metavar="N", help=f"columns of A [{size}]")
-    parser.add_argument("--chunks", type=within(1, 1024), default=2, metavar="N", help="chunks of a PE's rows [2]")
-    parser.add_argument("--blocks", type=within(1, 1024), default=blocks, metavar="N", help=f"blocks that send [{blocks}]")
+    parser.add_argument("--m", type=sizes, default=rows, metavar="N", help=f"rows of A, a multiple of PEs and chunks [{rows}]")
+    parser.add_argument("--n", type=sizes, default=columns, metavar="N", help=f"columns of B of all PEs, a multiple of PEs [{columns}]")
+    parser.add_argument("--k", type=sizes, default=inner, metavar="N", help=f"columns of A [{inner}]")
+    parser.add_argument("--chunks", type=within(1, 1024), default=4, metavar="N", help="chunks of a PE's rows [4]")
+    parser.add_argument("--blocks", type=within(1, 1024), default=blocks, metavar="N", help=f"blocks that send tiles [{blocks}]")
     parser.add_argument("--iters", type=whole, default=iters, metavar="N", help=f"timed turns [{iters}]")
     parser.add_argument("--warmup_iters", type=within(0, 1 << 20), default=warmup, metavar="N", help=f"turns before them [{warmup}]")
     parser.add_argument("--cudagraph", action="store_true", help="capture two turns into a CUDA graph and launch that")
@@ -606,7 +586,7 @@ def main(argv: list[str] | None = None) -> int:
     options = _options(argv)
     if options.transport is not None:
         os.environ["PGAS_TRANSPORT"] = options.transport
-    os.environ.setdefault("PGAS_SYMMETRIC_SIZE", str(max(1 << 30, 16 * options.m * options.k + (128 << 20))))
+    os.environ.setdefault("PGAS_SYMMETRIC_SIZE", str(max(1 << 30, 8 * options.m * options.k + (128 << 20))))
     with pgas.init() as job:
         me, n = job.my_pe, job.n_pes
         if n < 2 or options.m % (n * options.chunks) or options.n % n:
@@ -640,7 +620,7 @@ def _print_title(options: argparse.Namespace, job: Any, library: Any, why: str) 
         f"# {job.n_pes} PEs on {place(facts['machine'], facts['gpu'])}; transport {facts['transport']}; products by {library.name}; {now()}"
     )
     shape = f"M {options.m}, N {options.n} (a PE: {options.n // job.n_pes}), K {options.k}, bfloat16"
-    print(f"# {shape}; {options.chunks} chunks, {options.blocks} blocks send{', CUDA graph' if options.cudagraph else ''}")
+    print(f"# {shape}; {options.chunks} chunks, {options.blocks} blocks send tiles{', CUDA graph' if options.cudagraph else ''}")
     if pgas.SIMULATOR:
         print("# simulator: kernels are interpreted here; these are an interpreter's times, not hardware's")
     if why:
@@ -655,13 +635,12 @@ def _print_row(row: dict[str, Any]) -> None:
 
 
 def _print_gain(rows: list[dict[str, Any]]) -> None:
-    """Print how much faster the overlapped form is than both in sequence."""
+    """Print how much faster the overlapped forms are than both in sequence."""
     times = {row["variant"]: row["us"] for row in rows if row["validated"]}
-    found = [
-        f"{times[name] / times[_OVERLAPPED]:.2f} times as fast as {name}" for name in _IN_SEQUENCE if {name, _OVERLAPPED} <= times.keys()
-    ]
-    if found:
-        print(said(f"# {rows[0]['pattern']}, overlapped: {', '.join(found)}", pgas.SIMULATOR), flush=True)
+    for form in _OVERLAPPED:
+        found = [f"{times[name] / times[form]:.2f} times as fast as {name}" for name in _IN_SEQUENCE if {name, form} <= times.keys()]
+        if found:
+            print(said(f"# {rows[0]['pattern']}, {form}: {', '.join(found)}", pgas.SIMULATOR), flush=True)
 
 
 def _write(options: argparse.Namespace, rows: list[dict[str, Any]], why: str, library: str) -> None:
@@ -675,7 +654,7 @@ def _write(options: argparse.Namespace, rows: list[dict[str, Any]], why: str, li
             Bars([(row["variant"], row["us"] * 1e-6) for row in rows if row["pattern"] == title and row["validated"]], "time", "s", title)
             for title in dict.fromkeys(row["pattern"] for row in rows)
         ]
-        shape = f"M {options.m}, N {options.n}, K {options.k}, bfloat16, {options.chunks} chunks, {options.blocks} blocks send"
+        shape = f"M {options.m}, N {options.n}, K {options.k}, bfloat16, {options.chunks} chunks, {options.blocks} blocks send tiles"
         where = f"{place(data['machine'], data['gpu'])}: {data['npes']} PEs, {data['transport']}, products by {library}"
         picture(options.plot, "Communication and a library's matrix products", f"{where}; {shape}", panels)
 

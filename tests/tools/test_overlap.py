@@ -1,4 +1,4 @@
-"""perftests/overlap.py: every variant is checked, tiles that do not arrive are an error, and its kernels compile for a GPU."""
+"""perftests/overlap.py: every variant is checked, data that does not arrive is an error, and its kernels compile for a GPU."""
 
 import json
 import os
@@ -10,11 +10,26 @@ import pytest
 from examples import ROOT
 from jobs import launcher
 
-PATTERNS = ("all-gather + matmul", "matmul + reduce-scatter")
-VARIANTS = (
-    "communication, pgas", "communication, pgas tiles", "matmul", "matmul in chunks", "in sequence, pgas", "overlapped, pgas",
-)  # fmt: skip
-TILES = ("communication, pgas tiles", "overlapped, pgas")
+GATHER, SCATTER = "all-gather + matmul", "matmul + reduce-scatter"
+CHUNKS = ("communication, pgas chunks", "overlapped, collectives")
+TILES = ("communication, pgas tiles", "overlapped, tiles")
+ROWS = [
+    (GATHER, "communication, pgas"),
+    (GATHER, "communication, pgas chunks"),
+    (GATHER, "communication, pgas tiles"),
+    (GATHER, "matmul"),
+    (GATHER, "matmul in chunks"),
+    (GATHER, "matmul in tiles"),
+    (GATHER, "in sequence, pgas"),
+    (GATHER, "overlapped, collectives"),
+    (GATHER, "overlapped, tiles"),
+    (SCATTER, "communication, pgas"),
+    (SCATTER, "communication, pgas chunks"),
+    (SCATTER, "matmul"),
+    (SCATTER, "matmul in chunks"),
+    (SCATTER, "in sequence, pgas"),
+    (SCATTER, "overlapped, collectives"),
+]
 
 #: Signals without their data.
 WITHOUT_DATA = """
@@ -25,6 +40,23 @@ def put_signal_block(dest, source, *signal):
     if cuda.threadIdx.x == 0:
         pgas.signal_op(*signal)
 pgas.put_signal_block = put_signal_block
+from pgas.perftests import overlap
+sys.exit(overlap.main())
+"""
+
+#: A collective that leaves out every second chunk. Without chunks, it has 8 rows.
+WITHOUT_A_CHUNK = """
+import sys
+import types
+import pgas
+collective, calls = pgas.{name}, []
+def bind(team, dest, source, *op, stream):
+    bound = collective.bind(team, dest, source, *op, stream=stream)
+    if max(len(dest), len(source)) == 8:
+        return bound
+    calls.append(bound)
+    return bound if len(calls) % 2 else lambda: None
+pgas.{name} = types.SimpleNamespace(bind=bind)
 from pgas.perftests import overlap
 sys.exit(overlap.main())
 """
@@ -54,7 +86,7 @@ def test_table_json_and_picture(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "# NCCL was not measured: there is no GPU" in done.stdout
     data = json.loads(result.read_text())
-    assert [(row["pattern"], row["variant"]) for row in data["rows"]] == [(p, v) for p in PATTERNS for v in VARIANTS]
+    assert [(row["pattern"], row["variant"]) for row in data["rows"]] == ROWS
     assert all(row["validated"] and row["us"] > 0 for row in data["rows"])
     assert (data["npes"], data["args"]["chunks"], data["products"]) == (3, 3, "NumPy")
     assert image.read_bytes().startswith(b"\x89PNG")
@@ -63,11 +95,23 @@ def test_table_json_and_picture(tmp_path):
 def test_tiles_that_do_not_arrive(tmp_path):
     program, result = tmp_path / "program.py", tmp_path / "overlap.json"
     program.write_text(WITHOUT_DATA)
-    done = overlap(2, "--m", "8", "--n", "4", "--k", "4", "--json", str(result), program=[str(program)])
+    done = overlap(2, "--m", "16", "--n", "4", "--k", "4", "--json", str(result), program=[str(program)])
     assert done.returncode == 1, done.stderr
     wrong = [(row["pattern"], row["variant"]) for row in json.loads(result.read_text())["rows"] if not row["validated"]]
-    assert wrong == [(pattern, variant) for pattern in PATTERNS for variant in TILES]
-    assert "overlapped: " not in done.stdout
+    assert wrong == [(GATHER, variant) for variant in TILES]
+    assert "# all-gather + matmul, overlapped, collectives: " in done.stdout
+    assert "overlapped, tiles: " not in done.stdout
+
+
+@pytest.mark.parametrize(("name", "pattern"), [("fcollect", GATHER), ("reducescatter", SCATTER)])
+def test_a_chunk_that_is_left_out(tmp_path, name, pattern):
+    program, result = tmp_path / "program.py", tmp_path / "overlap.json"
+    program.write_text(WITHOUT_A_CHUNK.format(name=name))
+    done = overlap(2, "--m", "8", "--n", "4", "--k", "4", "--chunks", "2", "--json", str(result), program=[str(program)])
+    assert done.returncode == 1, done.stderr
+    wrong = [(row["pattern"], row["variant"]) for row in json.loads(result.read_text())["rows"] if not row["validated"]]
+    assert wrong == [(pattern, variant) for variant in CHUNKS]
+    assert f"# {pattern}, overlapped, collectives: " not in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -95,4 +139,4 @@ def test_kernels_compile_for_a_gpu(tmp_path):
     command = [sys.executable, "-m", "pgas", "compile", "--transport", "ibgda", "--json", str(tmp_path / "program.py")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout).keys() == {"_begin", "_send_to_all", "_send_chunk", "_await", "_await_all", "_add"}
+    assert json.loads(done.stdout).keys() == {"_begin", "_send_tiles", "_await"}
