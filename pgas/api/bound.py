@@ -18,6 +18,7 @@ from pgas.base.errors import HeapError, PgasError
 from pgas.job import runtime
 from pgas.job.memory import teams
 from pgas.job.memory.array import SymmetricArray, block_of
+from pgas.kernels import operation
 
 __all__ = ["BoundCall", "bind", "is_recording", "recording", "remembering"]
 
@@ -30,10 +31,15 @@ _of_thread = threading.local()
 class BoundCall:
     """A host call on a stream with its operands checked and converted once; calling it performs the operation again."""
 
-    def __init__(self, job: runtime.Job, name: str, args: tuple[Any, ...], found: list[BoundLaunch]) -> None:
-        self._job, self._name, self._launches = job, name, found
-        self._blocks = [block for block in map(block_of, args) if block is not None]
-        self._teams = [(int(arg), job.teams.records.get(arg)) for arg in args if isinstance(arg, teams.Handle)]
+    def __init__(self, job: runtime.Job, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], found: list[BoundLaunch]) -> None:
+        self._job, self._name, self._launches, values = job, name, found, (*args, *kwargs.values())
+        self._blocks = [block for block in map(block_of, values) if block is not None]
+        # Launches have only the addresses of operands and the handle of the stream. Symmetric arrays exist until they are freed.
+        self._kept = [value for value in values if not isinstance(value, SymmetricArray)]
+        numbers = {int(value) for value in values if isinstance(value, teams.Handle)}
+        if name in operation.COLLECTIVES:  # A plain number of a team may later be that of another team.
+            numbers.add(int(kwargs["team"] if "team" in kwargs else args[0]))
+        self._teams = [(number, job.teams.records.get(number)) for number in numbers]
 
     def valid(self, job: runtime.Job) -> bool:
         """Whether the job, the arrays, and the teams of the call still exist."""
@@ -86,7 +92,7 @@ def _bound(name: str, form: Callable[..., Any], args: tuple[Any, ...], kwargs: d
         form(*args, **kwargs)
     finally:
         _of_thread.launches = None
-    return BoundCall(runtime.current(), name, (*args, *kwargs.values()), found)
+    return BoundCall(runtime.current(), name, args, kwargs, found)
 
 
 def bind(name: str, form: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
@@ -128,8 +134,8 @@ def remembering(name: str, form: Callable[..., Any], *, of_team: bool = False) -
     """
 
     def call(*args: Any, stream: Any = None, **kwargs: Any) -> Any:
-        if stream is None:
-            return parameters.call(name, form, args, kwargs)
+        if stream is None or is_recording():
+            return parameters.call(name, form, args, kwargs if stream is None else {**kwargs, "stream": stream})
         job, values = runtime.current(), (*args, *kwargs.values())
         of_name = job.repeated.setdefault(name, {})
         key = (id(stream), *kwargs, *map(id, values))

@@ -212,6 +212,49 @@ def test_bound_calls(heap):
     assert "has ended" in raised(pgas.PgasError, of_team)
 
 
+def test_bound_after_the_same_call(heap):
+    """Calls are remembered; a bind of the same objects performs nothing, and each of several binds performs the call."""
+    _, n, _, _ = neighbours()
+    stream, world = cuda.stream(), pgas.TEAM_WORLD
+    source, dest = heap.array(np.ones(8, np.int64)), heap.array(np.zeros(8, np.int64))
+    for calls in (1, 2, 0):
+        for _ in range(calls):
+            pgas.reduce(world, dest, source, pgas.SUM, stream=stream)
+        pgas.synchronize(stream)
+        dest[:] = np.zeros(8, np.int64)
+        pgas.barrier_all()
+        for bound in [pgas.reduce.bind(world, dest, source, pgas.SUM, stream=stream) for _ in range(2)]:
+            pgas.synchronize(stream)
+            assert not dest.copy_to_host().any()
+            pgas.barrier_all()
+            bound()
+            pgas.synchronize(stream)
+            assert (dest.copy_to_host() == n).all()
+            dest[:] = np.zeros(8, np.int64)
+            pgas.barrier_all()
+
+
+def test_bound_calls_keep_their_operands(heap):
+    """A local operand that the program drops, and a team given by its number."""
+    _, n, right, _ = neighbours()
+    stream, dest = cuda.stream(), heap.array(np.zeros(1000, np.int64))
+    if pgas.SIMULATOR and pgas.info()["transport"] == "p2p":  # where the host writes to local memory of any kind
+        put = pgas.put.bind(dest, np.full(1000, 7), right, stream=stream)
+        others = [np.full(1000, 9) for _ in range(50)]
+        put()
+        pgas.synchronize(stream)
+        pgas.barrier_all()
+        assert (dest.copy_to_host() == 7).all()
+        assert len(others) == 50
+    team = pgas.team_create(list(range(n)))
+    meet = pgas.team_sync.bind(int(team), stream=stream)
+    pgas.team_destroy(team)
+    again = pgas.team_create(list(range(n)))
+    assert int(again) == int(team)
+    assert "has ended" in raised(pgas.PgasError, meet)
+    pgas.team_destroy(again)
+
+
 def test_repeated_calls(heap):
     """A call with the same arguments as before does the same; other arrays, freed arrays and destroyed teams are noticed."""
     me, n, right, left = neighbours()
