@@ -1,9 +1,12 @@
 """Making and destroying teams whose parent lacks a PE of the job: its members exchange notes by a kernel. And what failed calls leave."""
 
 import jobs
+import pytest
 from jobs import INIT
 
 import pgas
+from pgas.base import config
+from pgas.job.memory.teams import Plan
 
 job = jobs.job
 
@@ -93,3 +96,14 @@ def test_a_team_says_what_it_is(job):
 
 def test_a_team_without_a_job():
     assert (str(pgas.TEAM_NODE), f"{pgas.TEAM_WORLD}", int(pgas.TEAM_NODE)) == ("<pgas.Team TEAM_NODE>", "<pgas.Team TEAM_WORLD>", 2)
+
+
+@pytest.mark.parametrize("channels", [1, 4, 16, 64])
+def test_no_smaller_team_takes_more_room(channels):
+    """A predefined team has the room of its largest size on any PE, also on PEs where it has fewer members and more host channels."""
+    defaults = {name: config.read(name) for name in ("PGAS_CHANNELS", "PGAS_LL_BYTES", "PGAS_MAX_TEAMS")}
+    plan = Plan.of(140, defaults | {"PGAS_CHANNELS": channels})
+    units = [plan.units(members, channels) for members in range(1, 141)]
+    assert units == sorted(units)
+    assert all(plan.units(members, channels) * plan.unit >= plan.team_bytes(members, channels) for members in range(1, 141))
+    assert plan.nbytes >= plan.max_teams * max(plan.team_bytes(members, channels) for members in range(1, 141))

@@ -1,5 +1,6 @@
 """Teams of this PE: their members, their entries for kernels, and their parts of team memory (kernels/layout.py)."""
 
+import functools
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -65,7 +66,7 @@ class Plan:
         """
         plan = cls(n_pes, requested["PGAS_CHANNELS"], requested["PGAS_LL_BYTES"], requested["PGAS_MAX_TEAMS"] or _FEWEST)
         if requested["PGAS_MAX_TEAMS"] is None:
-            room = _DEFAULT_BYTES // plan.team_bytes(n_pes, plan.channels)
+            room = _DEFAULT_BYTES // plan.most_bytes(n_pes, plan.channels)
             plan = replace(plan, max_teams=max(_FEWEST, min(_DEFAULT_TEAMS, room)))
         if n_pes * _PAIR_BYTES > 2 * plan.ll_bytes:  # In alltoallv and collect, staging has a pair of words for each member.
             least = 1 << (n_pes * _PAIR_BYTES // 2 - 1).bit_length()
@@ -98,6 +99,10 @@ class Plan:
         """Return the bytes of a team: channels, list of members, notes of members."""
         return self.list_offset(members, channels) + _line(4 * members) + (members + 1) * _line(NOTE_BYTES)
 
+    def most_bytes(self, members: int, channels: int) -> int:
+        """Return the maximum number of bytes of a team of up to ``members``. A smaller team has more host channels, and may take more."""
+        return max(self.team_bytes(fewer, channels) for fewer in range(1, members + 1))
+
     def list_offset(self, members: int, channels: int) -> int:
         """Return the offset of the list of members in a team's memory."""
         return self.all_channels(members, channels) * self.channel_bytes(members)
@@ -106,10 +111,10 @@ class Plan:
         """Return the offset of the members' notes in a team's memory. This PE's outgoing note follows the last one."""
         return self.list_offset(members, channels) + _line(4 * members)
 
-    @property
+    @functools.cached_property
     def nbytes(self) -> int:
         """Bytes of team memory, in whole pages."""
-        return whole_pages(self.max_teams * self.team_bytes(self.n_pes, self.channels) + layout.ALL_ROWS_BYTES)
+        return whole_pages(self.max_teams * self.most_bytes(self.n_pes, self.channels) + layout.ALL_ROWS_BYTES)
 
     @property
     def unit(self) -> int:
@@ -120,8 +125,8 @@ class Plan:
         return unit
 
     def units(self, members: int, channels: int) -> int:
-        """Return the number of units of a team."""
-        return -(-self.team_bytes(members, channels) // self.unit)
+        """Return the number of units of a team of up to so many members."""
+        return -(-self.most_bytes(members, channels) // self.unit)
 
 
 @dataclass(frozen=True)
