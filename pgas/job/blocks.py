@@ -14,17 +14,23 @@ _EXCHANGED = ((0, 1), (512, 4), (2 << 10, 16), (8 << 10, 32))
 TABLE = dict.fromkeys(("alltoall", "fcollect"), _EXCHANGED) | dict.fromkeys(("broadcast", "reduce", "reducescatter"), _THROUGH_STAGING)
 
 
+#: Number of blocks of these calls that a GPU holds together: two of 512 threads per SM, with room for another kernel.
+_RESIDENT = 128
+
+
 class Blocks:
     """The table of a job.
 
     Args:
         rows: rows of PGAS_HOST_BLOCKS: (collective, bytes, blocks), which replace all rows of that collective in TABLE.
+        sharing: largest number of PEs that use one GPU. Their blocks wait for each other, so that the GPU must hold all of them.
     """
 
-    def __init__(self, rows: Sequence[tuple[str, int, int]]) -> None:
+    def __init__(self, rows: Sequence[tuple[str, int, int]], sharing: int = 1) -> None:
+        self._most = max(1, _RESIDENT // sharing)
         given = {name: tuple(sorted((nbytes, blocks) for other, nbytes, blocks in rows if other == name)) for name, _, _ in rows}
         self._table = TABLE | given
 
     def of(self, name: str, nbytes: int) -> int:
         """Return the number of blocks for nbytes between two members."""
-        return next((blocks for above, blocks in reversed(self._table[name]) if nbytes > above), 1)
+        return min(next((blocks for above, blocks in reversed(self._table[name]) if nbytes > above), 1), self._most)

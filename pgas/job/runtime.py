@@ -37,6 +37,7 @@ from pgas.job.memory.heap import ALIGNMENT, Allocator
 from pgas.job.memory.local_memory import LocalMemory
 from pgas.job.paths import card, choice, streams
 from pgas.job.paths.platform import platform
+from pgas.job.paths.topology import by_gpu
 from pgas.kernels import window
 from pgas.kernels.compiler import backend
 from pgas.transports import registry
@@ -104,7 +105,9 @@ class Job(Collective):
         bounds = self._step(lambda: growth.Bounds.of(requested))
         self.info, self.timeout_s = "info" in requested["PGAS_DEBUG"], requested["PGAS_TIMEOUT"]
         self._choose_paths(requested)
-        plan, self.blocks = self._step(lambda: teams.Plan.of(self.n_pes, requested)), Blocks(requested["PGAS_HOST_BLOCKS"])
+        plan = self._step(lambda: teams.Plan.of(self.n_pes, requested))
+        sharing = max(len(group) for group in by_gpu(self.pes)) if self.gpu is not None else 1
+        self.blocks = Blocks(requested["PGAS_HOST_BLOCKS"], sharing)
         heap_size = whole_pages(requested["PGAS_SYMMETRIC_SIZE"])
         self._create_memory(requested, plan.nbytes, heap_size)
         self.teams = self._step(lambda: teams.Teams(self.memory, self.my_pe, plan, self.groups, self.paths.nodes))

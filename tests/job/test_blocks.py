@@ -44,3 +44,7 @@ def test_rows_replace_all_of_their_collective():
 
 def test_no_bytes():
     assert Blocks(rows("8")).of("fcollect", 0) == 1
+
+
+def test_a_gpu_holds_the_blocks_of_all_its_pes():
+    assert [Blocks([("reduce", 0, 64)], sharing).of("reduce", 1) for sharing in (1, 2, 4, 200)] == [64, 64, 32, 1]

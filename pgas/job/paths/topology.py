@@ -15,7 +15,7 @@ from pgas.transports.ibrc.transport import IBRC
 from pgas.transports.p2p import P2P
 from pgas.transports.selection import SOFTHCA
 
-__all__ = ["PE", "Neighbours", "check_memory", "check_shared_gpus", "choose_transport"]
+__all__ = ["PE", "Neighbours", "by_gpu", "check_memory", "check_shared_gpus", "choose_transport"]
 
 
 for _transport in (P2P(), IBGDA(), IBRC()):
@@ -58,18 +58,22 @@ def check_alike(pes: Sequence[PE]) -> None:
                 raise BootstrapError(f"PEs differ in {name}: PE 0 has {first}, PE {pe.number} has {other}; it must be the same on all PEs")
 
 
+def by_gpu(pes: Sequence[PE]) -> list[list[PE]]:
+    """Return the PEs in groups that use one GPU, or in the simulator one node."""
+    groups = defaultdict(list)
+    for pe in pes:
+        groups[pe.node, pe.gpu].append(pe)
+    return list(groups.values())
+
+
 def check_shared_gpus(pes: Sequence[PE]) -> None:
     """Reject PEs that share a GPU without MPS, because with time slices, a round trip between their kernels takes milliseconds.
 
     Raises:
         TransportError: if PEs share a GPU without MPS; the message names them and the GPU, and gives the command that starts MPS.
     """
-    sharing = defaultdict(list)
-    for pe in pes:
-        if pe.gpu is not None:
-            sharing[pe.node, pe.gpu].append(pe)
-    for group in sharing.values():
-        if len(group) > 1 and not all(pe.mps for pe in group):
+    for group in by_gpu(pes):
+        if len(group) > 1 and group[0].gpu is not None and not all(pe.mps for pe in group):
             numbers = ", ".join(str(pe.number) for pe in group)
             raise TransportError(
                 f"PEs {numbers} share one GPU ({group[0].gpu_name}, {group[0].gpu}) without MPS, which would time-slice their kernels: "
@@ -88,10 +92,7 @@ def check_memory(pes: Sequence[PE], size: int) -> None:
     """
     variable = config.VARIABLES["PGAS_SYMMETRIC_SIZE"]
     default = variable.parse(variable.default)
-    sharing = defaultdict(list)
-    for pe in pes:
-        sharing[pe.node, pe.gpu].append(pe)
-    for group in sharing.values():
+    for group in by_gpu(pes):
         on_gpu = group[0].gpu is not None
         memory = group[0].gpu_memory if on_gpu else group[0].host_memory
         if len(group) * size > memory and (on_gpu or size != default):
