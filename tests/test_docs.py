@@ -97,12 +97,13 @@ def test_every_program_is_run_and_every_part_parses(page):
 
 
 def test_programs_of_the_gallery():
-    """Each has a page, a line in the table, and at most 100 lines."""
+    """Each has a page, a line in the table, and at most 100 lines; ep has more, because it also measures another library."""
     gallery = ROOT / "docs" / "gallery"
     listed = re.findall(r"^\| \[(\w+)\]\(\1\.md\)", (gallery / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(listed) == sorted(path.stem for path in gallery.glob("*.py"))
     assert {path.stem for path in gallery.glob("*.md")} == {*listed, "README"}
-    assert [path.name for path in gallery.glob("*.py") if len(path.read_text(encoding="utf-8").splitlines()) > 100] == []
+    lines = {path.stem: len(path.read_text(encoding="utf-8").splitlines()) for path in gallery.glob("*.py")}
+    assert {name: count for name, count in lines.items() if count > {"ep": 220}.get(name, 100)} == {}
 
 
 @pytest.mark.slow
