@@ -69,6 +69,11 @@ class Integer(int):
     def __abs__(self) -> Any:
         return type(self)(abs(int(self)))
 
+    def view(self, dtype: Any) -> Any:
+        """Return the number with the same bits of a type with as many."""
+        wanted = dtype.dtype if issubclass(dtype, Integer) else np.dtype(dtype)
+        return element(np.array(int(self), self.dtype).view(wanted)[()])
+
 
 class boolean(Integer):
     """A boolean, which counts as an int64 in operations."""

@@ -127,6 +127,20 @@ def test_stores_wrap(dtype):
     assert array.copy_to_host()[0] == np.iinfo(dtype).min + 1
 
 
+def test_views_have_the_same_bits():
+    @cuda.jit
+    def kernel(bits, floats, words):
+        i = cuda.threadIdx.x
+        floats[i] = np.uint32(bits[i]).view(np.float32)
+        words[i] = np.int16(-1).view(np.uint16) + np.float32(-2).view(np.uint32) + np.int64(-1).view(np.uint64) + 1
+
+    numbers = np.array([1.5, -0.0, np.inf, 1e-40], np.float32)
+    floats, words = np.zeros(4, np.float32), np.zeros(4, np.int64)
+    kernel[1, 4](numbers.view(np.int32), floats, words)
+    assert floats.tobytes() == numbers.tobytes()
+    assert set(words) == {0xFFFF + 0xC0000000}
+
+
 def test_a_range_can_be_used_twice():
     found = []
 
