@@ -119,6 +119,12 @@ def neighbours():
     return me, n, (me + 1) % n, (me - 1) % n
 
 
+def counterpart(copy):
+    """Return the argument pe of each PE, and the PE whose source arrives in this PE's dest: a shift to the right by one."""
+    _, _, right, left = neighbours()
+    return (right if "put" in copy else left), left
+
+
 def kernel_of(parameters, *lines, **names):
     """Return a kernel of these lines, which may use pgas, cuda, np and the given names."""
     built = {"pgas": pgas, "cuda": cuda, "np": np, "__name__": __name__, **names}

@@ -205,17 +205,20 @@ def test_independent_reads_of_independent_writes(heap):
 
 
 @pgas.jit
-def quiet_only(rounds, done):
+def nothing_outstanding(rounds, done):
     for _ in range(rounds):
         pgas.quiet()
         pgas.fence()
+        for pe in range(pgas.n_pes()):
+            pgas.quiet_pe(pe)
+        pgas.flush()
     cuda.atomic.add(done, 0, 1)
 
 
 @checklist("Order", "quiet with nothing outstanding")
-def test_quiet_and_fence_with_nothing_outstanding(heap):
+def test_nothing_outstanding(heap):
     done = heap.zeros(1, np.int32)
-    quiet_only[2, 40](5, done)
+    nothing_outstanding[2, 40](5, done)
     equal(done, np.full(1, 80, np.int32))
 
 
@@ -256,56 +259,44 @@ def test_quiet_in_divergent_warps(heap):
     equal(flag, (np.arange(threads) % 4 != 3).astype(np.int32))
 
 
-@pgas.jit
-def quiet_of_one_thread(dest, source, counter, wrong, right):
-    """All threads of a block put and synchronise, then one quiet completes all puts: the flag, sent without a fence, arrives last."""
-    t = cuda.threadIdx.x
-    pgas.put_nbi(dest[5 * t : 5 * t + 5], source[5 * t : 5 * t + 5], right)
-    cuda.syncthreads()
-    if t == 0:
-        pgas.quiet()
-        pgas.atomic_add(counter, 0, 1, right)
-        pgas.wait_until(counter, 0, pgas.EQ, 1)
-    cuda.syncthreads()
-    for i in range(5 * t, 5 * t + 5):
-        if dest[i] != 500 + i:
-            cuda.atomic.add(wrong, 0, 1)
+@functools.cache
+def quiet_of_one_thread(of_a_pe):
+    """Return a kernel: a block puts and synchronises, then one quiet completes all puts, and a flag without a fence arrives last.
+
+    If of_a_pe, it is quiet_pe of the right neighbour; puts to the left one are not waited for.
+    """
+
+    @pgas.jit
+    def kernel(dest, source, counter, wrong, right, left):
+        t = cuda.threadIdx.x
+        pgas.put_nbi(dest[5 * t : 5 * t + 5], source[5 * t : 5 * t + 5], right)
+        if of_a_pe:
+            pgas.p(dest, source.size + t, 7, left)
+        cuda.syncthreads()
+        if t == 0:
+            if of_a_pe:
+                pgas.quiet_pe(right)
+            else:
+                pgas.quiet()
+            pgas.atomic_add(counter, 0, 1, right)
+            pgas.wait_until(counter, 0, pgas.EQ, 1)
+        cuda.syncthreads()
+        for i in range(5 * t, 5 * t + 5):
+            if dest[i] != 500 + i:
+                cuda.atomic.add(wrong, 0, 1)
+
+    return kernel
 
 
 @checklist("Order", "quiet completes what happened before it")
-def test_a_quiet_completes_what_happened_before(heap):
-    _, _, right, _ = neighbours()
-    dest, source = heap.zeros(5 * THREADS, np.int16), heap.array(500 + np.arange(5 * THREADS, dtype=np.int16))
-    counter, wrong = heap.zeros(1, np.int32), heap.zeros(1, np.int32)
-    launch_together(quiet_of_one_thread, 1, THREADS, dest, source, counter, wrong, right)
-    equal(wrong, np.zeros(1, np.int32))
-
-
-@pgas.jit
-def quiet_pe_of_one_thread(dest, source, counter, wrong, right, left):
-    """As quiet_of_one_thread, with quiet_pe of the right neighbour; puts to the left one are not waited for."""
-    t = cuda.threadIdx.x
-    pgas.put_nbi(dest[5 * t : 5 * t + 5], source[5 * t : 5 * t + 5], right)
-    pgas.p(dest, source.size + t, 7, left)
-    cuda.syncthreads()
-    if t == 0:
-        pgas.quiet_pe(right)
-        pgas.atomic_add(counter, 0, 1, right)
-        pgas.wait_until(counter, 0, pgas.EQ, 1)
-    cuda.syncthreads()
-    for i in range(5 * t, 5 * t + 5):
-        if dest[i] != 500 + i:
-            cuda.atomic.add(wrong, 0, 1)
-
-
-@checklist("Order", "quiet completes what happened before it")
-def test_quiet_pe_completes_puts_to_the_pe(heap):
+@pytest.mark.parametrize("of_a_pe", [False, True], ids=["quiet", "quiet_pe"])
+def test_a_quiet_completes_what_happened_before(heap, of_a_pe):
     _, _, right, left = neighbours()
     dest, source = heap.zeros(6 * THREADS, np.int16), heap.array(500 + np.arange(5 * THREADS, dtype=np.int16))
     counter, wrong = heap.zeros(1, np.int32), heap.zeros(1, np.int32)
-    launch_together(quiet_pe_of_one_thread, 1, THREADS, dest, source, counter, wrong, right, left)
+    launch_together(quiet_of_one_thread(of_a_pe), 1, THREADS, dest, source, counter, wrong, right, left)
     equal(wrong, np.zeros(1, np.int32))
-    equal(dest, np.concatenate([500 + np.arange(5 * THREADS), np.full(THREADS, 7)]).astype(np.int16))
+    equal(dest, np.concatenate([500 + np.arange(5 * THREADS), np.full(THREADS, 7 if of_a_pe else 0)]).astype(np.int16))
 
 
 @pgas.jit
@@ -334,22 +325,6 @@ def test_quiet_pe_of_every_queue_pair(heap, numbers):
     equal(wrong, np.zeros(1, np.int32))
     sent = np.where(np.arange(2)[:, None] < numbers, source, 0).astype(np.int32)
     equal(dest, np.broadcast_to(sent, (n, 2, 3)))
-
-
-@pgas.jit
-def nothing_outstanding(rounds, done):
-    for _ in range(rounds):
-        for pe in range(pgas.n_pes()):
-            pgas.quiet_pe(pe)
-        pgas.flush()
-    cuda.atomic.add(done, 0, 1)
-
-
-@checklist("Order", "quiet with nothing outstanding")
-def test_quiet_pe_and_flush_with_nothing_outstanding(heap):
-    done = heap.zeros(1, np.int32)
-    nothing_outstanding[2, 40](5, done)
-    equal(done, np.full(1, 80, np.int32))
 
 
 # ---------------------------------------------------------------------------------------------------------------------- barriers

@@ -20,6 +20,7 @@ from conformance.checks import (
     WARP,
     Watched,
     checklist,
+    counterpart,
     equal,
     launch_together,
     name_of,
@@ -64,12 +65,6 @@ plain_dtypes = pytest.mark.parametrize("dtype", PLAIN, ids=name_of)
 def move(copy, dest, at, source, origin, nelems, *, pe):
     """Copy to PE pe (put) or from it (get)."""
     copying(copy)[1, COPIES[copy]](dest, at, source, origin, nelems, pe)
-
-
-def counterpart(copy):
-    """Return the argument pe of each PE, and the PE whose source arrives in this PE's dest: a shift to the right by one."""
-    _, _, right, left = neighbours()
-    return (right if copy in PUTS else left), left
 
 
 # ------------------------------------------------------------------------------------------------------ sizes, dtypes, offsets

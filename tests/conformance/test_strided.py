@@ -18,6 +18,7 @@ from conformance.checks import (
     WARP,
     Watched,
     checklist,
+    counterpart,
     equal,
     name_of,
     needs_any_memory,
@@ -26,8 +27,6 @@ from conformance.checks import (
     same_examples,
 )  # fmt: skip
 
-#: As many bits as a bfloat16, and copied in the same way.
-BFLOAT16 = np.dtype("uint16")
 #: An element of several parts, whose number is no power of two, larger than the most that a lane copies at once.
 WIDE = np.dtype([("key", "i8"), ("values", "f4", 9), ("kind", "i4")], align=True)
 
@@ -56,12 +55,6 @@ copies = pytest.mark.parametrize("copy", COPIES)
 def move(copy, dest, at, source, origin, strides, nelems, *, pe):
     """Copy to PE pe (iput) or from it (iget)."""
     copying(copy)[1, COPIES[copy]](dest, at, source, origin, strides, nelems, pe)
-
-
-def counterpart(copy):
-    """Return the argument pe of each PE, and the PE whose source arrives in this PE's dest: a shift to the right by one."""
-    _, _, right, left = neighbours()
-    return (right if copy.startswith("iput") else left), left
 
 
 def expect(dest, at, source, origin, strides, nelems):

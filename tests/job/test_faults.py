@@ -264,11 +264,6 @@ def test_exception_inside_the_with_block(job):
     assert "never freed" not in ended.err
 
 
-def test_exception_of_a_job_of_one(job):
-    ended = job(INIT + "raise KeyError('lost')\n", npes=1)
-    holds(ended, "KeyError: 'lost'", status=1)
-
-
 def test_exit_status_of_a_job_of_one(job):
     assert job(INIT + "sys.exit(3)\n", npes=1).status == 3
 
@@ -545,11 +540,6 @@ def test_exit_without_finalize(job):
     text = INIT + "@pgas.jit\ndef writes(a, pe):\n    pgas.p(a, 0, 7, pe)\nwrites[1, 1](word, (me + 1) % n)\nsay('done')\n"
     ended = job(text)
     assert (ended.status, ended.out, ended.err) == (0, "done\ndone\n", ""), ended
-
-
-def test_exit_0_without_finalize(job):
-    ended = job(INIT + "sys.exit(0)\n")
-    assert (ended.status, ended.out, ended.err) == (0, "", ""), ended
 
 
 @pytest.mark.parametrize("npes", [1, 2])
@@ -1048,11 +1038,6 @@ def test_refusal_on_one_pe_only(job, text, said):
     assert ended.lines(1)[0].startswith(said), ended
     assert ended.lines(0)[0].startswith("HeapError: PEs disagree in a collective call: PE 0 called pgas.empty(shape=(4,)"), ended
     assert "PE 1 called pgas.barrier_all()" in ended.lines(0)[0]
-
-
-def test_different_heap_sizes(job):
-    ended = job("pgas.init()\n", per_pe=[{"PGAS_SYMMETRIC_SIZE": "1M"}, {"PGAS_SYMMETRIC_SIZE": "2M"}])
-    holds(ended, "BootstrapError: PEs differ in PGAS_SYMMETRIC_SIZE: PE 0 has 1048576, PE 1 has 2097152; it must be the same on all PEs")
 
 
 def test_different_seeds_of_weak_mode_are_different_jobs(job):

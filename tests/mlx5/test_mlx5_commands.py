@@ -22,47 +22,14 @@ from pgas.transports.mlx5.commands import (
 )
 from pgas.transports.mlx5.contexts import PmState, RqType
 
-CREATE_CQ = {
-    "cqc": {
-        "dbr_umem_valid": 1,
-        "cc": 1,
-        "oi": 1,
-        "dbr_umem_id": 0x11,
-        "log_cq_size": 10,
-        "uar_page": 5,
-        "c_eqn": 7,
-        "log_page_size": 4,
-    },
-    "cq_umem_id": 0x22,
-    "cq_umem_valid": 1,
-}
-CREATE_QP = {
-    "qpc": {
-        "pm_state": PmState.MIGRATED,
-        "pd": 0x12,
-        "log_sq_size": 10,
-        "uar_page": 5,
-        "user_index": 3,
-        "cqn_snd": 0x44,
-        "rq_type": RqType.ZERO_SIZE_RQ,
-        "dbr_addr": 0x40,
-        "dbr_umem_valid": 1,
-        "dbr_umem_id": 0x11,
-    },
-    "wq_umem_id": 0x33,
-    "wq_umem_valid": 1,
-}
-INIT2RTR = {
-    "qpn": 0xABCDEF,
-    "qpc": {
-        "mtu": 5,
-        "log_msg_max": 30,
-        "remote_qpn": 0x123456,
-        "primary_address_path": {"rlid": 0xBEEF, "vhca_port_num": 1, "rmac_47_32": 0x0102, "rmac_31_0": 0x03040506},
-        "min_rnr_nak": 12,
-        "log_rra_max": 4,
-    },
-}
+CQC = {"dbr_umem_valid": 1, "cc": 1, "oi": 1, "dbr_umem_id": 0x11, "log_cq_size": 10, "uar_page": 5, "c_eqn": 7, "log_page_size": 4}
+CREATE_CQ = {"cqc": CQC, "cq_umem_id": 0x22, "cq_umem_valid": 1}
+QPC = {"pm_state": PmState.MIGRATED, "pd": 0x12, "log_sq_size": 10, "uar_page": 5, "user_index": 3, "cqn_snd": 0x44}
+QPC |= {"rq_type": RqType.ZERO_SIZE_RQ, "dbr_addr": 0x40, "dbr_umem_valid": 1, "dbr_umem_id": 0x11}
+CREATE_QP = {"qpc": QPC, "wq_umem_id": 0x33, "wq_umem_valid": 1}
+ADS = {"rlid": 0xBEEF, "vhca_port_num": 1, "rmac_47_32": 0x0102, "rmac_31_0": 0x03040506}
+RTR = {"mtu": 5, "log_msg_max": 30, "remote_qpn": 0x123456, "primary_address_path": ADS, "min_rnr_nak": 12, "log_rra_max": 4}
+INIT2RTR = {"qpn": 0xABCDEF, "qpc": RTR}
 
 #: The lines of the input that are not zero, in the form of the kernel driver's dumps; written by hand from mlx5_ifc.h.
 GOLDEN = {

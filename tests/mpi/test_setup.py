@@ -191,20 +191,14 @@ def test_more_heap_than_memory_on_one_pe_only(monkeypatch, mpi):
 
 
 @needs_peer
-def test_pes_with_different_timeouts(monkeypatch, mpi):
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [("PGAS_TIMEOUT", ("33", "44"), "PE 0 has 33.0, PE 1 has 44.0"), ("PGAS_HOST_BLOCKS", ("2", "3"), "")],
+)
+def test_pes_with_different_variables(monkeypatch, mpi, name, values, said):
     with monkeypatch.context() as patch:
-        patch.setenv("PGAS_TIMEOUT", "33" if mpi.COMM_WORLD.rank == 0 else "44")
-        with pytest.raises(pgas.BootstrapError, match=r"PEs differ in PGAS_TIMEOUT: PE 0 has 33.0, PE 1 has 44.0"):
-            pgas.init()
-    works_afterwards()
-
-
-@needs_peer
-def test_pes_with_different_blocks(monkeypatch, mpi):
-    """Their blocks would wait for each other until PGAS_TIMEOUT."""
-    with monkeypatch.context() as patch:
-        patch.setenv("PGAS_HOST_BLOCKS", "2" if mpi.COMM_WORLD.rank == 0 else "3")
-        with pytest.raises(pgas.BootstrapError, match="PEs differ in PGAS_HOST_BLOCKS: "):
+        patch.setenv(name, values[mpi.COMM_WORLD.rank > 0])
+        with pytest.raises(pgas.BootstrapError, match=f"PEs differ in {name}: {said}"):
             pgas.init()
     works_afterwards()
 

@@ -452,44 +452,34 @@ job().health.broken = True
     assert second.startswith("CompletionError: ")
 
 
-def test_error_ends_a_kernel_that_would_go_on_for_long(run):
-    """Not only its current wait: each later one would take 64 polls."""
+@pytest.mark.parametrize(
+    ("where", "program"),
+    [
+        ("", "attempt(put_for_long[1, 1], dest, source, 0)"),
+        (
+            "the proxy thread: ",
+            "puts[1, 1](dest, source, 5, 0)\nattempt(pgas.barrier_all)\nattempt(waits[1, 1], word)\nattempt(pgas.synchronize)",
+        ),
+    ],
+)
+def test_error_ends_a_kernel_that_does_not_wait_for_it(run, where, program):
+    """One that would go on for long, as each wait would take 64 polls, and one that waits for something else; the host's calls raise it."""
     found = run(
-        """
-dest, source = pgas.zeros(2, np.int32), pgas.zeros(2, np.int32)
+        f"""
+dest, source, word = pgas.zeros(5, np.int32), pgas.zeros(5, np.int32), pgas.zeros(1, np.int32)
 @pgas.jit
 def put_for_long(dest, source, pe):
     for i in range(1_000_000):
         pgas.put(dest, source, pe)
 started = time.monotonic()
-attempt(put_for_long[1, 1], dest, source, 0)
+{program}
 print("took", time.monotonic() - started < 20)
 job().health.broken = True
 """,
         PGAS_SOFTHCA_FAULTS="fail=3:0x13",
     )
     lines = found.stdout.splitlines()
-    assert re.match(r"CompletionError: .*queue pair 1 to PE 0 .* failed at WQE \d+: ", lines[0])
-    assert lines[1:] == ["took True"]
-
-
-def test_error_that_no_kernel_waits_for(run):
-    """The host's next call raises it; a kernel that waits for something else ends."""
-    found = run(
-        """
-dest, source, word = pgas.zeros(5, np.int32), pgas.zeros(5, np.int32), pgas.zeros(1, np.int32)
-puts[1, 1](dest, source, 5, 0)
-attempt(pgas.barrier_all)
-started = time.monotonic()
-attempt(waits[1, 1], word)
-attempt(pgas.synchronize)
-print("took", time.monotonic() - started < 20)
-job().health.broken = True
-""",
-        PGAS_SOFTHCA_FAULTS="fail=3:0x13",
-    )
-    lines = found.stdout.splitlines()
-    assert re.match(r"CompletionError: the proxy thread: queue pair 1 to PE 0 .* failed at WQE \d: ", lines[0])
+    assert re.match(rf"CompletionError: .*{where}queue pair 1 to PE 0 .* failed at WQE \d+: ", lines[0])
     assert lines[-2].startswith("CompletionError: ")
     assert lines[-1] == "took True"
 

@@ -500,17 +500,6 @@ def test_a_card_that_fails_is_told_with_the_programs(tmp_path):
 # ------------------------------------------------------------------------------------------------------------------ whole runs
 
 
-@pytest.mark.slow
-@with_mpirun
-@pytest.mark.parametrize(("npes", "transport", "weak"), [(4, "p2p", "5"), (3, "ibgda", ""), (2, "ibrc", "6")])
-def test_run(npes, transport, weak):
-    done = mpirun(npes, "-m", "pgas.perftests.programs", "--transport", transport, "--count", "96", PGAS_SIM_WEAK=weak)
-    assert done.returncode == 0, done.stderr
-    assert re.search(
-        rf"96 programs of {npes} PEs, seed 1: \d+ operations .* 0 failed; over {transport}{', weak' if weak else ''}", done.stdout
-    )
-
-
 BUILD_FOR_A_GPU = """
 import sys
 import pgas

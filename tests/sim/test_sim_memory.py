@@ -1,7 +1,6 @@
-"""Atomics on raw addresses: values, widths, wrapping; between processes; the cache of compiled code."""
+"""Atomics on raw addresses: values, widths, wrapping; the cache of compiled code."""
 
 import ctypes
-import mmap
 import os
 import subprocess
 import sys
@@ -142,21 +141,6 @@ def test_mem_is_served_by_the_plain_memory() -> None:
         mem.stor  # noqa: B018
 
 
-CHILD = """
-import mmap, ctypes, os, sys
-from pgas.sim import memory
-m = mmap.mmap({fd}, 4096)
-a = ctypes.addressof(ctypes.c_char.from_buffer(m))
-memory.atomic_add(a + 64, 1, 8)
-while memory.load_acquire(a + 64, 8) < 2:
-    os.sched_yield()
-for i in range(100_000):
-    memory.atomic_add(a, 1, 8)
-    memory.atomic_add(a + 8, 1, 4)
-    memory.atomic_add_f64(a + 16, 0.5)
-"""
-
-
 def _run(script: str, env: dict[str, str] | None = None, fds: tuple[int, ...] = ()) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", script],
@@ -168,31 +152,14 @@ def _run(script: str, env: dict[str, str] | None = None, fds: tuple[int, ...] = 
     )
 
 
-@pytest.mark.slow
-def test_two_processes_with_a_cold_cache_count_together(tmp_path: Path) -> None:
-    """Both compile and write the cache at the same time; then none of their updates may be lost."""
-    fd = os.memfd_create("test")
-    os.ftruncate(fd, 4096)
-    children = [_run(CHILD.format(fd=fd), {"NUMBA_CACHE_DIR": str(tmp_path)}, (fd,)) for _ in range(2)]
-    for child in children:
-        _, errors = child.communicate(timeout=200)
-        assert child.returncode == 0, errors
-    words = np.frombuffer(mmap.mmap(fd, 4096), np.uint64)
-    os.close(fd)
-    assert words[0] == 200_000
-    assert words[1] == 200_000
-    assert words[2:3].view(np.float64)[0] == 100_000
-    assert list(tmp_path.rglob("*.nbc"))
-
-
 TIMED = """
 import time, numba
 from numba import njit
 begin = time.perf_counter()
-from pgas.sim import memory
+from pgas.native import atomics
 elapsed = time.perf_counter() - begin
 from numba.core import event
-hits = [sum(d.stats.cache_hits.values()) for d in vars(memory).values() if hasattr(d, "stats")]
+hits = [sum(d.stats.cache_hits.values()) for d in vars(atomics).values() if hasattr(d, "stats")]
 print(elapsed, len(hits), sum(hits))
 """
 

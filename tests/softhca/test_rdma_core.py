@@ -88,7 +88,7 @@ def test_nothing_else_was_run(seen):
 
 @pytest.mark.skipif(missing() is not None, reason=f"capability missing: {missing()}")
 def test_plain_verbs():
-    """uverbs/test_queues.py, which tests more than rdma-core does, in a process with a card."""
+    """uverbs/test_queues.py, a part of what rdma-core tests that takes no time, in a process with a card."""
     out = run("pytest", "tests/uverbs/test_queues.py", "-q", "-p", "no:cacheprovider")
     assert " passed" in out, out
     assert " skipped" not in out, out

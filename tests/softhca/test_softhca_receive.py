@@ -437,21 +437,6 @@ def test_a_cq_that_overruns(pes, lost):
     assert next(c for c in pes[0].hca.counters()["cqs"] if c["cqn"] == full.cqn)["overrun"]
 
 
-@needs_receives
-def test_a_cq_is_full_to_the_last_entry(pes):
-    cq = CQ(pes[0], 2)
-    qp = QP(pes[0], cq=cq)
-    connect(qp, qp)
-    for _ in range(9):
-        for _ in range(4):
-            qp.post(wqe.nop, fm_ce_se=SIGNAL)
-        qp.ring()
-        rig.wait_until(lambda: qp.counters()["wqes"] == qp.posted, "the WQEs are not executed")
-        assert [cq.poll(tell=False).wqe_counter for _ in range(4)] == list(range(qp.posted - 4, qp.posted))
-        cq.tell()
-    assert qp.state() == QpState.RTS
-
-
 def test_a_cq_that_ignores_overrun(pes):
     cq = CQ(pes[0], 2, oi=1)
     qp = QP(pes[0], cq=cq)

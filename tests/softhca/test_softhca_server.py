@@ -283,21 +283,6 @@ def test_the_card_ends_when_its_engine_has_failed(program):
 # ------------------------------------------------------------------------------------------------------------------------- joining
 
 
-def test_two_cards_are_independent(card, pes, own_card):
-    """Two jobs on one machine: the same PEs, the same numbers of objects, and nothing in common."""
-    assert card.name != own_card.name
-    assert {card.name, own_card.name} <= set(client.find())
-    here = pair(pes)[0]
-    other = client.SoftHCA(own_card.name, 0, [])
-    assert other.counters()["hca"]["pes"] == []
-    assert (other.counters()["qps"], other.counters()["keys"]) == ([], [])
-    assert other.diagnose(here.qpn) is None
-    with pytest.raises(TransportError, match="PE 0 has no memory region"):
-        other.deregister_mr(pes[0].key)
-    other.close()
-    here.run(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, 8)
-
-
 @pytest.mark.parametrize("own_card", [1], indirect=True)
 def test_joining(own_card):
     """As many PEs as announced, each number once."""

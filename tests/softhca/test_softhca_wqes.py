@@ -396,16 +396,3 @@ def test_a_cqe_has_the_bytes_of_the_data_sheet(pes):
     qp.ring()
     assert qp.poll(index).is_error
     assert qp.entry() == cqe.error(qp.qpn, Opcode.RDMA_WRITE, index, Syndrome.REMOTE_ACCESS_ERR, Vendor.RKEY_UNKNOWN, user_index=0x123456)
-
-
-def test_two_qps_complete_to_one_cq(pes, observer):
-    first = QP(pes[0], collapsed=0, log_cq=3, user_index=1)
-    second = QP(pes[0], cq=first, user_index=2)
-    for qp in (first, second):
-        connect(qp, QP(pes[1]))
-    for qp in (first, second, first, second):
-        qp.post(wqe.nop, fm_ce_se=SIGNAL)
-        qp.ring()
-        rig.wait_until(lambda qp=qp: qp.counters()["cqes"] == qp.posted, "no CQE")
-    assert [cqe.decode(first.entry(slot)).user_index for slot in range(4)] == [1, 2, 1, 2]
-    assert next(cq for cq in observer.counters()["cqs"] if cq["cqn"] == first.cqn)["cqes"] == 4

@@ -1,6 +1,5 @@
-"""The report of the conformance suite: the worst outcome of a bullet's tests, the library's own words for refusals, gaps."""
+"""The report of the conformance suite: the worst outcome of a bullet's tests, the library's own words for refusals."""
 
-import io
 import json
 import os
 import subprocess
@@ -10,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 from conformance import report
-from conformance.checklist import why_untested
 
 #: Tests of this tool in `make check`; the others are in `make check-all`.
 SMOKE = ("test_another_library",)
@@ -18,8 +16,6 @@ SMOKE = ("test_another_library",)
 CHAPTERS_AT = Path(report.__file__).parent
 
 PUT = ("Remote memory access", "nbi, then quiet")
-SHIFT = ("Remote memory access", "circular shift")
-GRAPH = ("Streams and graphs", "capture into a CUDA graph")
 
 
 def said(nodeid, outcome, when="call", reason=None, elsewhere=None):
@@ -70,26 +66,6 @@ NO_GPU = said("c", "skipped", "setup", "no GPU")
 def test_a_bullet_has_the_worst_outcome_of_its_tests(reports, outcome, reasons):
     """The reasons are the library's own; a failure in setup, in teardown or on another PE counts."""
     assert outcomes(run(*reports, bullets={name: [PUT] for name in "abc"})) == {"p2p 2 PE": {PUT: (outcome, reasons)}}
-
-
-def test_runs_are_merged_in_the_file_and_shown(tmp_path):
-    """A gap is a bullet with neither test nor reason."""
-    path = tmp_path / "new" / "report.json"
-    report.append(path, run(said("a", "passed"), bullets={"a": [PUT]}))
-    refusal = run(said("b", "skipped", reason="refused: no graphs here"), bullets={"b": [GRAPH]}, about={"npes": 3})
-    runs = report.append(path, refusal)
-    assert len(json.loads(path.read_text())["runs"]) == len(runs) == 2
-    file = io.StringIO()
-    report.show(runs, file)
-    lines = file.getvalue().splitlines()
-    assert any(line.split() == ["nbi,", "then", "quiet", "pass", "1"] for line in lines)
-    assert any(line.split() == ["capture", "into", "a", "CUDA", "graph", "refused"] for line in lines)
-    assert "Streams and graphs, capture into a CUDA graph: refused in 2: no graphs here" in lines
-    assert "Remote memory access, circular shift: not tested: not in these runs" in lines
-    assert "Teams: not tested: not in these runs" in lines
-    assert SHIFT in (gaps := report.unanswered(runs))
-    assert PUT not in gaps
-    assert not any(why_untested(*gap) for gap in gaps)
 
 
 ADAPTER = """
