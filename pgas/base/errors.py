@@ -24,7 +24,7 @@ class BootstrapError(PgasError):
     """The job could not be formed, or its PEs disagree about a collective call.
 
     An exception, such as the KeyboardInterrupt of Ctrl-C, may also make a PE leave a collective call. The PEs are out of step then: every
-    later collective call of every PE raises this error, which names the call and the exception. finalize() raises it too, but releases
+    later collective call of every PE raises this error, which names the call and the exception. finalize() also raises it, but releases
     everything, so that init() may start a new job.
     """
 

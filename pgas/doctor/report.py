@@ -58,7 +58,7 @@ class Verdict:
 
     @property
     def failure(self) -> str:
-        """Why it cannot run, for one who asked for it."""
+        """Why it cannot run. Printed to a user who asked for it."""
         return f"{self.reason}; programs run in the simulator instead, {self.instead}" if self.instead else self.reason
 
 

@@ -1,6 +1,6 @@
 """The job on the host: init, finalize, collective calls, and what happens when a PE fails.
 
-Every host collective begins with the same small exchange, in which the PEs compare their calls. If they differ, every PE gets an error
+Every host collective begins with the same small exchange, in which the PEs compare their calls. If they differ, every PE raises an error
 instead of a hang.
 """
 

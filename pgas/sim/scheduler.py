@@ -243,7 +243,7 @@ class Launch:
             self.ready.popleft().switch()
 
     def spin(self, worker: Worker, waiting_for: WaitsFor) -> None:
-        """Let the others run before the calling thread goes on."""
+        """Let the other threads run before the calling thread continues."""
         if self.stopping:
             raise GreenletExit
         worker.thread.waiting_for = waiting_for

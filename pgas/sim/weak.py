@@ -258,7 +258,7 @@ class WeakMemory:
         try:
             self._drain(len(self._pending))
         except PgasError:
-            if not failed:  # Otherwise, the kernel's own error says more.
+            if not failed:  # Otherwise, the kernel's own error is more precise.
                 raise
 
     # Pending pieces never overlap each other, so any order of performing them is legal.

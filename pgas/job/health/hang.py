@@ -93,7 +93,7 @@ class Reporter:
     def waiting(self) -> Iterator[None]:
         """At the first error of a wait, of host or kernel, that has lasted too long, make every PE report.
 
-        The error gets notes about stopped processes.
+        Notes about stopped processes are added to the error.
         """
         try:
             yield

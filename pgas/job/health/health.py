@@ -80,7 +80,7 @@ class Health:
             raise PgasError(self._limit[1])
 
     def limit(self, seconds: float, why: str) -> None:
-        """End the waits of the host that last longer than some seconds from now, with an error that says why."""
+        """End the waits of the host that last longer than some seconds from now, with an error that states the reason."""
         self._limit = time.monotonic() + seconds, why
 
     @contextlib.contextmanager
