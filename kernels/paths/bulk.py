@@ -15,7 +15,7 @@ then stored. It is loaded again when its store has read it. The order of ordinar
 import functools
 from typing import Any
 
-from pgas.kernels import state
+from pgas.kernels import layout, state
 from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.paths import p2p
@@ -27,7 +27,7 @@ __all__ = ["copy", "give"]
 #: Number of stages: with more, of fewer bytes each, the issue of loads and stores limits a warp (1 MiB: 40 us with eight, 26 with four).
 _STAGES = 4
 #: Bytes of the head: an mbarrier for each stage, the bit of each one's phase, and a mark that tells given memory from other memory.
-_HEAD, _PHASES, _MARK = constant(128), constant(8 * _STAGES), constant(8 * _STAGES + 8)
+_HEAD, _PHASES, _MARK = constant(128), constant(layout.WORD * _STAGES), constant(layout.WORD * (_STAGES + 1))
 _GIVEN = constant(0x70676173_736D656D)
 #: Minimum number of bytes of an array: with the head aligned to 128 bytes, each stage has 128 bytes or more.
 _LEAST = constant(2048)
@@ -36,7 +36,8 @@ _FROM = {THREAD: constant(512), WARP: constant(16 << 10), BLOCK: constant(64 << 
 #: Minimum number of bytes of a load, because each load and its store take about 0.1 us of the thread.
 _PIECE = constant(2 << 10)
 
-_0, _1, _2, _8, _15, _127 = (constant(c) for c in (0, 1, 2, 8, 15, 127))
+_0, _1, _2, _15 = (constant(c) for c in (0, 1, 2, 15))
+_WORD, _BELOW_GRAIN = constant(layout.WORD), constant(127)  # stages begin at multiples of 128 bytes
 _IN_ALL, _LAST, _SHIFT = constant(_STAGES), constant(_STAGES - 1), constant(_STAGES.bit_length() - 1)
 _load, _store = ptx.ld_plain[8], ptx.st_plain[8]
 _TIMED_OUT, _EQ = constant(state.TIMED_OUT), constant(Comparison.EQ)
@@ -45,13 +46,13 @@ _NO_SMEM, _NOT_GIVEN = constant(kind_of("no shared memory")), constant(kind_of("
 
 @device
 def _head_of(addr):
-    return (addr + _127) & ~_127
+    return (addr + _BELOW_GRAIN) & ~_BELOW_GRAIN
 
 
 @device
 def _stage_of(addr, size):
     """Return the number of bytes of a stage of an array."""
-    return (addr + size - _head_of(addr) - _HEAD) >> _SHIFT & ~_127
+    return (addr + size - _head_of(addr) - _HEAD) >> _SHIFT & ~_BELOW_GRAIN
 
 
 def give(scope: Scope, op: int) -> Any:
@@ -66,7 +67,7 @@ def give(scope: Scope, op: int) -> Any:
             else:
                 at, i = _head_of(addr), _0
                 while i < _IN_ALL:
-                    ptx.mbarrier_init(at + i * _8)
+                    ptx.mbarrier_init(at + i * _WORD)
                     i += _1
                 _store(at + _PHASES, _0)
                 _store(at + _MARK, _GIVEN)
@@ -94,24 +95,24 @@ def _await(op, barrier, phase, at):
 def _through(op, dst, src, nbytes, head, stage):
     """Copy nbytes, a multiple of 16 between multiples of 16, by one thread."""
     stages, phases = head + _HEAD, _load(head + _PHASES)
-    piece = min(max((nbytes >> _2) + _127 & ~_127, _PIECE), stage)  # at least four pieces of a message overlap
+    piece = min(max((nbytes >> _2) + _BELOW_GRAIN & ~_BELOW_GRAIN, _PIECE), stage)  # at least four pieces of a message overlap
     ptx.fence_proxy_global()
     ahead, i = _0, _0
     while i < _IN_ALL and ahead < nbytes:
         size = min(piece, nbytes - ahead)
-        ptx.bulk_load(stages + i * stage, src + ahead, u32(size), head + i * _8)
+        ptx.bulk_load(stages + i * stage, src + ahead, u32(size), head + i * _WORD)
         ahead += size
         i += _1
     done, i = _0, _0
     while done < nbytes:
-        _await(op, head + i * _8, phases >> i & _1, src + done)
+        _await(op, head + i * _WORD, phases >> i & _1, src + done)
         phases ^= _1 << i
         size = min(piece, nbytes - done)
         ptx.bulk_store(dst + done, stages + i * stage, u32(size))
         if done != _0 and ahead < nbytes:
             ptx.bulk_wait_read()  # then the stage before this one is free
             size, before = min(piece, nbytes - ahead), i + _LAST & _LAST
-            ptx.bulk_load(stages + before * stage, src + ahead, u32(size), head + before * _8)
+            ptx.bulk_load(stages + before * stage, src + ahead, u32(size), head + before * _WORD)
             ahead += size
         done += piece
         i = i + _1 & _LAST
