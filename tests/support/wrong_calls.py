@@ -25,6 +25,8 @@ ARGUMENTS = {
     **dict.fromkeys(("value", "cond"), ("1", ("a", "'x'", "None", "1j", "(1, 2)", "pgas"))),
     **dict.fromkeys(("dst_stride", "src_stride"), ("1", _INTEGER)),
     **dict.fromkeys(("channel", "qp", "root", "src_pe"), ("0", _INTEGER)),
+    "array": ("a", _ARRAY),
+    "smem": ("None", ("7", "'x'", "(a, a)", "pgas")),
     "cmp": ("pgas.EQ", (*_INTEGER, "pgas.SUM", "pgas.SIGNAL_ADD")),
     "idx": ("0", ("0.5", "a", "'x'", "None", "(0, 0)", "True")),
     "nelems": ("2", ("0.5", "a", "'x'", "(1, 2)", "True")),
@@ -115,16 +117,18 @@ AS_IN_KERNELS = {
 }
 #: Functions of the host that take anything, and that tests/test_faults.py and tests/test_tracebacks.py call wrongly.
 LEFT_OUT = {"allgather_object", "broadcast_object", "finalize", "info", "init", "jit", "reset"}
+#: Only in kernels.
+NOT_ON_HOST = {"give_smem", "qp", "smem"}
 
 
 def host_calls():
     """Yield name, parameter and text of wrong calls on the host."""
     for name in pgas.__all__:
         public = getattr(pgas, name)
-        if not inspect.isfunction(public) or name in LEFT_OUT or name.endswith(("_warp", "_block")):
+        if not inspect.isfunction(public) or name in LEFT_OUT | NOT_ON_HOST or name.endswith(("_warp", "_block")):
             continue
-        taken = [p for p in inspect.signature(public).parameters.values() if p.name != "qp"]
-        kernels = {p.name for p in taken} <= ARGUMENTS.keys() | {"stream"}
+        taken = [p for p in inspect.signature(public).parameters.values() if p.name not in NOT_ON_HOST]
+        kernels = {p.name for p in taken} <= ARGUMENTS.keys() - {"array"} | {"stream"}
         known = {p.name: ARGUMENTS[p.name] if kernels and p.name != "stream" else ON_HOST.get(p.name, ARGUMENTS.get(p.name)) for p in taken}
         right = {p: argument for p, (argument, _) in known.items()}
         if name.startswith(("maxloc", "minloc")):

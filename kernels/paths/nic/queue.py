@@ -132,9 +132,8 @@ def submit(op, queue, here, rank, base, n):
     while ptx.vote_any(here, u32(waits or rings)) != 0:
         if waits and ready & _INDEX == base:
             moved = end | (layout.RINGING if due else ready & layout.RINGING)
-            found = ptx.atom_cas_gpu_u64(
-                queue + layout.READY_HEAD, ready, moved
-            )  # acquires, so that later doorbells come after earlier ones
+            # It acquires, so that later doorbells come after earlier ones.
+            found = ptx.atom_cas_gpu_u64(queue + layout.READY_HEAD, ready, moved)
             if found == ready:
                 waits, rings = False, due and ready & layout.RINGING == _0
                 own = rung == base  # because rung_idx only grows, a stale value is not base
