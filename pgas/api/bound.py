@@ -103,7 +103,7 @@ def bind(name: str, form: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     """
     if kwargs.get("stream") is None:
         raise TypeError(f"pgas.{name}.bind: stream= is missing; a bound call is performed in the order of a stream (0: the default stream)")
-    return _bound(name, form, args, kwargs)
+    return _bound(name, _plain.get(form, form), args, kwargs)
 
 
 class _Repeated:
@@ -122,6 +122,9 @@ class _Repeated:
         return True
 
 
+#: By form that remembers calls, the same form without. bind() takes the latter, because a remembered call would be bound within the other.
+_plain: dict[Callable[..., Any], Callable[..., Any]] = {}
+
 #: Types of arguments that never change.
 _FIXED = (int, np.integer, enum.Enum, SymmetricArray)
 
@@ -134,8 +137,8 @@ def remembering(name: str, form: Callable[..., Any], *, of_team: bool = False) -
     """
 
     def call(*args: Any, stream: Any = None, **kwargs: Any) -> Any:
-        if stream is None or is_recording():
-            return parameters.call(name, form, args, kwargs if stream is None else {**kwargs, "stream": stream})
+        if stream is None:
+            return parameters.call(name, form, args, kwargs)
         job, values = runtime.current(), (*args, *kwargs.values())
         of_name = job.repeated.setdefault(name, {})
         key = (id(stream), *kwargs, *map(id, values))
@@ -152,4 +155,5 @@ def remembering(name: str, form: Callable[..., Any], *, of_team: bool = False) -
             of_name[key] = _Repeated(values, stream)
         return parameters.call(name, form, args, {**kwargs, "stream": stream})
 
+    _plain[call] = lambda *args, **kwargs: parameters.call(name, form, args, kwargs)
     return call
