@@ -59,6 +59,8 @@ def _operands(plain: str) -> tuple[str, ...]:
         return "dest", "source", "sig"
     if plain in _FROM:
         return ("source",) if plain == "g" else ("source", "dest")
+    if plain == "give_smem":
+        return ("array",)
     if plain.startswith("signal_"):
         return ("sig",)
     if plain.endswith("_lock"):

@@ -83,6 +83,7 @@ def get(scope: Scope, *, nbi: bool) -> Callable[..., Any]:
 
 
 def _copying(plain: str, scope: Scope, *, get: bool, nbi: bool) -> Callable[..., Any]:
+    """Typing function of a copy. Only the blocking forms have the parameter smem."""
     name = plain + scope.suffix
     sync = scope.entry(name)
 
@@ -90,12 +91,12 @@ def _copying(plain: str, scope: Scope, *, get: bool, nbi: bool) -> Callable[...,
         contiguous = _check(name, dest, source, pe, nelems, qp)
         length_of, unit = length(dest, source, nelems, name, get=get), min(operands.unit(dest), operands.unit(source))
         path = transport.current()
-        move, lent = path.get(name, scope, unit, nbi=nbi) if get else path.put(name, scope, unit, nbi=nbi), not operands.is_none(smem)
-        if lent:
+        move = (path.get if get else path.put)(name, scope, unit, nbi=nbi)
+        if not operands.is_none(smem):
             operands.array(name, "smem", smem)
-            lent = transport.maps_peers() and backend.bulk_copies()
-            if lent:
-                move = _by_bulk(name, scope, unit, move, element_size(smem.dtype), get=get)
+        lent = not operands.is_none(smem) and transport.maps_peers() and backend.bulk_copies()
+        if lent:
+            move = _by_bulk(name, scope, unit, move, element_size(smem.dtype), get=get)
 
         @device
         def copying(dest, source, pe, nelems, qp, smem):
@@ -160,7 +161,7 @@ def give_smem(scope: Scope) -> Callable[..., Any]:
 
     def typing(array: Any) -> Any:
         operands.array(name, "array", array)
-        contiguous, itemsize = operands.contiguous(name, dest=array), constant(element_size(array.dtype))
+        contiguous, itemsize = operands.contiguous(name, array=array), constant(element_size(array.dtype))
         if not backend.bulk_copies():
 
             def nothing(array):

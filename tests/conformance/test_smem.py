@@ -144,12 +144,19 @@ def lend_unprepared(dest):
     pgas.put(dest[:10], dest[10:20], 0, smem=smem)
 
 
+@pgas.jit
+def give_gaps(dest):
+    smem = cuda.shared.array(8192, np.uint8)
+    pgas.give_smem(smem[::2])
+
+
 @checklist("Remote memory access", "through shared memory that the kernel lends")
 @pytest.mark.parametrize(
     ("kernel", "wanted"),
     [
         (give_little, "give_smem_block: array must be at least 2048 bytes of shared memory, not 1024 bytes at "),
         (give_global, "give_smem: array must be at least 2048 bytes of shared memory, not 4096 bytes at "),
+        (give_gaps, "give_smem: array must be contiguous, but its elements on axis 0 are 2 bytes apart instead of 1"),
         (lend_unprepared, "is not prepared; call give_smem first"),
     ],
 )
