@@ -1,7 +1,7 @@
 """Team collectives that move elements, for small and large messages (OpenSHMEM 1.5, "Collective Routines").
 
-Like in rma.py, each function takes the Numba types of a call's arguments and returns its body. A ``strategy`` (strategy.py) transfers data
-between members that map each other's memory, or between others. ``c`` is (address of the channel, its team's entry).
+Each function takes the Numba types of a call's arguments and returns its body, like those of rma.py. A ``strategy`` (strategy.py) transfers
+data between members that map each other's memory, or between others. ``c`` is (address of the channel, its team's entry).
 
 Messages of up to PGAS_LL_BYTES from one member to another (Strategy.staged) go through staging, so that dest need not be ready before the
 call. Larger ones are written into dest.

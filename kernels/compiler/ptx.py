@@ -489,7 +489,10 @@ def _runs(load: str, store: str) -> dict[str, dict[int, Any]]:
 put_run, get_run = _runs(*_PUT), _runs(*_GET)
 #: Copies between global addresses with relaxed accesses, whose 8-byte words do not tear: for memory that others poll.
 copy_run_16 = _run(16, "ld.relaxed.sys.global", "st.relaxed.sys.global")
-# Bulk copies (PTX ISA, "Data Movement: cp.async.bulk"; sm_90). Addresses of shared memory are generic ones of this block.
+
+# Bulk copies (PTX ISA, "Data Movement: cp.async.bulk"; sm_90) ------------------------------------------------------------------
+#
+# Addresses of shared memory are generic ones of this block.
 
 _SHARED = "{{ .reg .u64 w; .reg .u32 s, b; cvta.to.shared.u64 w, {0}; cvt.u32.u64 s, w; {1} }}"
 
@@ -529,6 +532,8 @@ bulk_store = primitive(
 bulk_wait_read = primitive("bulk_wait_read", "void()", "cp.async.bulk.wait_group.read 1;", lambda: cpu.bulk.wait_read(1))
 #: Wait until all of this thread's bulk stores are complete; an ordinary fence of this thread then covers them.
 bulk_wait_all = primitive("bulk_wait_all", "void()", "cp.async.bulk.wait_group 0;", lambda: cpu.bulk.wait_all())
+
+# Copies of one access --------------------------------------------------------------------------------------------------------
 
 #: Copies of one access each, for elements that are not adjacent (iput, iget).
 put_single = {width: _single(width, *_PUT) for width in (1, 2, 4, 8, 16)}

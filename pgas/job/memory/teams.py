@@ -218,10 +218,11 @@ class Teams:
             (NODE, node, max(map(len, nodes))),
             (SAME_LOCAL, same, len(nodes)),
         ):
-            found = self.room.first(self.plan.units(most, self.plan.channels))
+            units = self.plan.units(most, self.plan.channels)
+            found = self.room.first(units)
             if found is None:
                 raise HeapError(f"team memory has no room for the predefined teams of {self.plan.n_pes} PEs: PGAS_MAX_TEAMS is too small")
-            self._enter(number, tuple(pes), self.plan.channels, found[1], "", self.plan.units(most, self.plan.channels))
+            self._enter(number, tuple(pes), self.plan.channels, found[1], "", units)
 
     def add(self, number: int, pes: tuple[int, ...], channels: int, first_unit: int, where: str) -> None:
         """Make a team at a location that is free on all members. No member may use it before all have made it."""
