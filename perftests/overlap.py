@@ -29,7 +29,6 @@ host queues a turn; it must be shorter, because otherwise the GPU waits for the 
 """
 
 import argparse
-import datetime
 import importlib
 import importlib.util
 import os
@@ -50,6 +49,7 @@ from numba import cuda
 from pgas.base.arguments import Parser, one_of, output_file, within
 from pgas.base.output import outlive_reader
 from pgas.perftests.harness.options import TRANSPORTS
+from pgas.perftests.harness.peers import device_of_torch, nccl_group
 from pgas.perftests.harness.plot import Bars, lacking, picture
 from pgas.perftests.harness.report import commit, now, place, rows_in_lines, said
 
@@ -159,15 +159,10 @@ class _Torch:
     name = "cuBLAS (PyTorch)"
 
     def __init__(self) -> None:
-        torch = importlib.import_module("torch")  # which the simulator does not need
-
-        self._torch = torch
-        word = pgas.zeros(1, bfloat16)
-        self.device = torch.from_dlpack(word).device  # the GPU that pgas assigned to this PE
-        pgas.free(word)
-        torch.cuda.set_device(self.device)
+        self._torch = importlib.import_module("torch")  # which the simulator does not need
+        self.device = device_of_torch()
         # Blocks that communicate are scheduled before the blocks of products that have not started.
-        self.products, self.communication = torch.cuda.Stream(), torch.cuda.Stream(priority=-1)
+        self.products, self.communication = self._torch.cuda.Stream(), self._torch.cuda.Stream(priority=-1)
 
     def native(self, array: Any) -> Any:
         return self._torch.from_dlpack(array)
@@ -225,46 +220,6 @@ class _Torch:
         pgas.synchronize(self.products)
         count = iters * 2 // len(turns)
         return start.elapsed_time(stop) / 1e3 / count, queued / count
-
-
-def _nccl(job: Any, library: Any) -> tuple[Any, str]:
-    """Return torch.distributed with a group of all PEs over NCCL, or None and the reason. Collective."""
-    if pgas.SIMULATOR:
-        return None, "there is no GPU"
-    if len({(pe.node, pe.gpu) for pe in job.pes}) < job.n_pes:
-        return None, "it does not let PEs share a GPU"
-    distributed: Any = importlib.import_module("torch.distributed")
-    why = "" if distributed.is_available() and distributed.is_nccl_available() else "this PyTorch was built without it"
-    store, port, limit = None, 0, datetime.timedelta(seconds=60)
-    host = "127.0.0.1" if len({pe.node for pe in job.pes}) == 1 else pgas.broadcast_object(os.uname().nodename)
-    if not why and job.my_pe == 0:
-        try:
-            store = distributed.TCPStore(host, 0, job.n_pes, is_master=True, timeout=limit, wait_for_workers=False)
-            port = store.port
-        except Exception as error:  # of any class: the rest is measured without NCCL
-            why = _first_line(error)
-    port, why = pgas.broadcast_object(port), _any(why)
-    if why:
-        return None, why
-    try:
-        store = store or distributed.TCPStore(host, port, job.n_pes, is_master=False, timeout=limit, wait_for_workers=False)
-        distributed.init_process_group("nccl", store=store, rank=job.my_pe, world_size=job.n_pes, timeout=limit)
-        gathered = library.empty(job.n_pes, 8)
-        distributed.all_gather_into_tensor(gathered, library.empty(1, 8))  # makes the connections
-        pgas.synchronize()
-    except Exception as error:
-        why = _first_line(error)
-    why = _any(why)
-    return (None, why) if why else (distributed, "")
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
-
-
-def _any(why: str) -> str:
-    """Return a reason that some PE has, or an empty string. Collective."""
-    return next((f"PE {pe}: {each}" for pe, each in enumerate(pgas.allgather_object(why)) if each), "")
 
 
 # What is measured -----------------------------------------------------------------------------------------------------------------
@@ -595,7 +550,7 @@ def main(argv: list[str] | None = None) -> int:
                 print(f"overlap: error: {allowed}", file=sys.stderr)
             return 2
         library: Any = _NumPy() if pgas.SIMULATOR else _Torch()
-        nccl, why = _nccl(job, library)
+        nccl, why = nccl_group(job, library.empty)
         rows = []
         if me == 0:
             _print_title(options, job, library, why)
