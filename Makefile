@@ -253,9 +253,9 @@ check-rxe-machines: $(VENV)/dev
 check-gpu:
 	python3 tests/tools/check_gpu.py $(FLAGS)
 
-## compare: latencies over p2p on the GPUs here, two minutes, beside NVSHMEM's own figures; the Python that is active
+## compare: latencies and collectives over p2p on the GPUs here, next to NVSHMEM and PyTorch; the Python that is active. FLAGS=--help
 compare:
-	python3 -m pgas.perftests.compare --run
+	python3 -m pgas.perftests.compare --run $(FLAGS)
 
 ## figures: put, p, Jacobi and all-to-all over ibrc and ibgda, measured and drawn into perftests/baselines, with the Python that is active
 figures:

@@ -201,6 +201,6 @@ def mpirun(n: int) -> list[str]:
     return [*_mpirun(), "-n", str(n)]
 
 
-def machine_name(gpus: list[str]) -> str:
-    """Return the machine's part of a result's file name, for two PEs: 1xH100-80GB-HBM3, 2xH200, simulator."""
-    return f"{min(len(gpus), 2)}x{gpus[0].removeprefix('NVIDIA ').replace(' ', '-')}" if gpus else "simulator"
+def machine_name(gpus: list[str], npes: int = 2) -> str:
+    """Return the machine's part of a result's file name, for a number of PEs: 1xH100-80GB-HBM3, 2xH200, simulator."""
+    return f"{min(len(gpus), npes)}x{gpus[0].removeprefix('NVIDIA ').replace(' ', '-')}" if gpus else "simulator"

@@ -1,14 +1,16 @@
-"""PyTorch's communication in a job of pgas: a process group over NCCL."""
+"""PyTorch's communication in a job of pgas: a process group over NCCL, and collectives by NCCL and by symmetric memory, in CUDA graphs."""
 
 import datetime
 import importlib
+import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pgas
+from pgas.perftests.harness.collectives import COLLECTIVES
 
-__all__ = ["device_of_torch", "nccl_group"]
+__all__ = ["Peers", "device_of_torch", "nccl_group"]
 
 
 def device_of_torch() -> Any:
@@ -63,3 +65,118 @@ def _first_line(error: Exception) -> str:
 def _any(why: str) -> str:
     """Return a reason that some PE has, or an empty string. Collective."""
     return next((f"PE {pe}: {each}" for pe, each in enumerate(pgas.allgather_object(why)) if each), "")
+
+
+class Peers:
+    """Collectives of float32 by PyTorch's libraries, captured into a CUDA graph. Collective, like measure().
+
+    Attributes:
+        missing: by library, why it is not measured.
+        version: of PyTorch and NCCL; empty without them.
+    """
+
+    def __init__(self, job: Any) -> None:
+        """Make a process group."""
+        self._job, self.version = job, ""
+        self._group: Any = None
+        why = _any("" if pgas.SIMULATOR or importlib.util.find_spec("torch") else "PyTorch is not installed")
+        if not why:
+            empty: Any = None
+            if not pgas.SIMULATOR:
+                self._torch = importlib.import_module("torch")
+                self._device = device_of_torch()
+                empty = lambda *shape: self._torch.empty(shape, device=self._device)  # noqa: E731
+            self._group, why = nccl_group(job, empty)
+        self.missing = dict.fromkeys(("NCCL", "symmetric memory"), why) if why else {}
+        if self._group is not None:
+            self._stream = self._torch.cuda.Stream()
+            self.version = f"PyTorch {self._torch.__version__}, NCCL {'.'.join(map(str, self._torch.cuda.nccl.version()))}"
+
+    def measure(self, name: str, size: int, iters: int) -> Iterator[tuple[str, str, float]]:
+        """Yield library, function, and the seconds of a call on the slowest PE, of those that are there. Wrong data is an error.
+
+        Args:
+            name: collective, or barrier.
+            size: bytes of the message, like CollectiveMessage.size.
+            iters: number of calls in the graph.
+        """
+        for library, function in (("NCCL", ""), ("symmetric memory", "one_shot_all_reduce"), ("symmetric memory", "two_shot_all_reduce_")):
+            if library in self.missing:
+                continue
+            seconds, why = 0.0, ""
+            try:
+                prepared = self._nccl(name, size) if library == "NCCL" else self._symmetric(name, size, function)
+                if prepared is None:
+                    continue
+                seconds = self._seconds(*prepared, iters)
+            except Exception as error:  # of any class: the rest is measured without this library
+                why = _first_line(error)
+            if why := _any(why):
+                self.missing[library] = f"{name} of {size} B: {why}"
+            else:
+                yield library, function or name, max(pgas.allgather_object(seconds))
+
+    def close(self) -> None:
+        """End the process group."""
+        if self._group is not None:
+            self._group.destroy_process_group()
+
+    def _nccl(self, name: str, size: int) -> tuple[Callable[[], Any], Any, list[int]] | None:
+        """Return a call that returns its result, its source, and the elements of the result's parts if those of source are PE + 1."""
+        if name == "barrier":  # that of NCCL waits on the host
+            return None
+        n, group, moves = self._job.n_pes, self._group, COLLECTIVES[name]
+        nelems = size // 4 // (n if moves.scales else 1)
+        source, dest = (
+            self._torch.empty(nelems * (n if parts else 1), device=self._device) for parts in (moves.parts_of_source, moves.parts_of_dest)
+        )
+        each, total = list(range(1, n + 1)), [n * (n + 1) // 2]
+        return {
+            "alltoall": (lambda: (group.all_to_all_single(dest, source), dest)[1], source, each),
+            "fcollect": (lambda: (group.all_gather_into_tensor(dest, source), dest)[1], source, each),
+            "broadcast": (lambda: (group.broadcast(source, 0), source)[1], source, [1]),
+            "reduce": (lambda: (group.all_reduce(source), source)[1], source, total),
+            "reducescatter": (lambda: (group.reduce_scatter_tensor(dest, source), dest)[1], source, total),
+        }[name]
+
+    def _symmetric(self, name: str, size: int, function: str) -> tuple[Callable[[], Any], Any, list[int]] | None:
+        if name not in ("reduce", "barrier"):
+            return None
+        memory: Any = importlib.import_module("torch.distributed._symmetric_memory")
+        group, n = self._group.group.WORLD, self._job.n_pes
+        source = memory.empty(max(4, size // 4), dtype=self._torch.float32, device=self._device)
+        handle = memory.rendezvous(source, group=group)
+        if name == "barrier":
+            return (lambda: handle.barrier(channel=0), source, []) if function.startswith("one") else None
+        reduce = getattr(self._torch.ops.symm_mem, function)
+        return lambda: reduce(source, "sum", group.group_name), source, [n * (n + 1) // 2]
+
+    def _seconds(self, call: Callable[[], Any], source: Any, expected: list[int], iters: int) -> float:
+        """Return the seconds of a call in a graph, which is launched twice, after a call whose result is checked."""
+        torch, stream = self._torch, self._stream
+        source.fill_(self._job.my_pe + 1)
+        torch.cuda.synchronize()
+        pgas.barrier_all()
+        with torch.cuda.stream(stream):
+            result = call()
+        torch.cuda.synchronize()
+        for part, value in zip(result.chunk(len(expected)) if expected else (), expected, strict=True):
+            if not bool((part == value).all()):
+                raise ValueError(f"a result has other elements than {value}")
+        source.zero_()  # so that sums in place stay finite
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            for _ in range(iters):
+                call()
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.stream(stream):
+            for _ in range(2):  # the first launch warms up
+                torch.cuda.synchronize()
+                pgas.barrier_all()
+                pgas.sync_all(stream=stream)
+                start.record()
+                graph.replay()
+                stop.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(stop)) / 1e3 / iters

@@ -22,7 +22,7 @@ from pgas.perftests.harness import counts, pair, report, timing
 from pgas.perftests.harness.collectives import BITWISE, dtype_of, row_bytes
 from pgas.perftests.harness.options import ALL, Defaults, Options
 
-__all__ = ["Case", "CollTest", "Measured", "run_named"]
+__all__ = ["Case", "CollTest", "Measured", "measure", "run_named"]
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _run(test: CollTest, options: Options, argv: Sequence[str]) -> int:
     with pair.progress(test.name, sum(len(cases) for _, cases in tables), shown) as advance:
         for table, cases in tables:
             for i, case in enumerate(cases):
-                row, faults = _measure(case)
+                row, faults = measure(case)
                 for pe, fault in faults.items():
                     pair.complain(test, f"{table} of {case.size}: PE {pe}: {fault}", pgas.my_pe())
                 valid = valid and not faults
@@ -147,8 +147,8 @@ def _reason_to_refuse(options: Options) -> str | None:
     return pair.unwritable(options)
 
 
-def _measure(case: Case) -> tuple[dict[str, Any], dict[int, str]]:
-    """Measure a row; collective. Returns the row and, by PE, what is wrong with its data."""
+def measure(case: Case) -> tuple[dict[str, Any], dict[int, str]]:
+    """Measure a row; return it and, by PE, what is wrong with its data. Collective."""
     before = counts.nic_counts()
     try:
         mine = case.measure()

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import forks
 import numpy as np
@@ -18,8 +20,8 @@ from perf_runs import mpirun, with_mpirun
 
 import pgas
 from pgas.base import config
-from pgas.perftests import shmem_p_bw, shmem_put_bw
-from pgas.perftests.harness import counts, options, payload, plot
+from pgas.perftests import compare, shmem_p_bw, shmem_put_bw
+from pgas.perftests.harness import counts, options, payload, peers, plot
 from pgas.perftests.harness.grid import Counter
 from pgas.perftests.harness.options import Defaults
 from pgas.perftests.harness.report import Report, Row
@@ -203,6 +205,17 @@ def test_numbers_of_blocks(tmp_path):
     assert {row[2] for row in chosen} <= {1, 3}
 
 
+@with_mpirun
+def test_collectives_without_other_libraries(tmp_path):
+    done = mpirun(2, "-m", "pgas.perftests.coll_compare", "-n", "1", "--json", tmp_path / "coll.json")
+    assert done.returncode == 0, done.stderr
+    run = json.loads((tmp_path / "coll.json").read_text())
+    assert [row["collective"] for row in run["rows"]] == list(compare.TESTS)
+    assert all(row["validated"] and row["pgas"] > 0 and row["floor"] > 0 for row in run["rows"])
+    assert run["missing"] == dict.fromkeys(("NCCL", "symmetric memory"), "there is no GPU")
+    assert list(compare.table(run)) == done.stdout.splitlines()
+
+
 def test_packages_that_few_need_are_not_imported():
     """The commands and the perf tests work without those of the extras."""
     program = "import sys, pgas.perftests.compare, pgas.perftests.harness.plot, pgas.perftests.harness.team, pgas.doctor.report\n"
@@ -221,6 +234,50 @@ def job():
         patch.setenv("PGAS_LL_BYTES", "256")
         with pgas.init():
             yield
+
+
+class Tensor(np.ndarray):
+    """What peers.py uses of a PyTorch tensor."""
+
+    fill_ = np.ndarray.fill
+    chunk = np.split
+
+    def zero_(self):
+        self[...] = 0
+
+
+def of_torch(one_shot):
+    """Return a PyTorch of which every graph takes 12 ms, and its torch.distributed for one PE. one_shot: its reduction."""
+    torch, distributed = MagicMock(), MagicMock()
+    torch.empty = lambda n, device: np.empty(n, np.float32).view(Tensor)
+    torch.cuda.Event.return_value.elapsed_time.return_value = 12.0
+    for name in ("all_to_all_single", "all_gather_into_tensor"):
+        getattr(distributed, name).side_effect = lambda dest, source: dest.__setitem__(slice(None), source)
+    torch.ops.symm_mem.one_shot_all_reduce, torch.ops.symm_mem.two_shot_all_reduce_ = one_shot, lambda source, op, group: source
+    memory = MagicMock()
+    memory.empty = lambda n, dtype, device: torch.empty(n, device)
+    return torch, distributed, memory
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_collectives_of_other_libraries(job, monkeypatch, wrong):
+    """The first call of each is checked, and a library whose data is wrong is left out from then on."""
+    library = peers.Peers(SimpleNamespace(my_pe=0, n_pes=1))
+    assert library.missing == dict.fromkeys(("NCCL", "symmetric memory"), "there is no GPU")
+    torch, distributed, memory = of_torch(lambda source, op, group: source + wrong)
+    library.missing, library._group, library._torch, library._device, library._stream = {}, distributed, torch, 0, 0
+    monkeypatch.setattr(peers, "importlib", SimpleNamespace(import_module=lambda name: memory))
+    for name in ("alltoall", "fcollect", "broadcast"):
+        assert list(library.measure(name, 64, 3)) == [("NCCL", name, 0.004)]
+    reduces = [("NCCL", "reduce", 0.004), ("symmetric memory", "one_shot_all_reduce", 0.004)]
+    reduces.append(("symmetric memory", "two_shot_all_reduce_", 0.004))
+    assert list(library.measure("reduce", 64, 3)) == reduces[: 1 if wrong else 3]
+    assert library.missing == (
+        {"symmetric memory": "reduce of 64 B: PE 0: ValueError: a result has other elements than 1"} if wrong else {}
+    )
+    distributed.reduce_scatter_tensor.side_effect = lambda dest, source: dest.fill(7)
+    assert list(library.measure("reducescatter", 64, 3)) == []
+    assert library.missing["NCCL"] == "reducescatter of 64 B: PE 0: ValueError: a result has other elements than 1"
 
 
 def send_to_self(kernel, work, extra=(), iters=2):

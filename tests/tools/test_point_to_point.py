@@ -202,6 +202,50 @@ def test_comparison_with_nvshmems_figures(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1].split()[3:] == ["2.000", "0.667", "3.00", "GB/s", "#", "interpreter"]
 
 
+#: As NVSHMEM's tests print it, but for columns behind.
+OF_NVSHMEM = """
+#reduction_on_stream
+size(B)     count     type      redop     latency(us)       min_lat(us)       max_lat(us)       algbw(GB/s)   busbw(GB/s)
+4096        512       int64     sum       20.786560         12.928            41.312            0.197
+4096        512       int64     prod      30.0              12.928            41.312            0.197
+524288      65536     int64     sum       26.322240         16.608            50.048            19.918
+"""
+A_BARRIER = "#barrier_all_on_stream\nsize(B)     scope     latency (us)\n1           None      6.012480\n"
+
+
+def test_collectives_next_to_other_libraries(tmp_path, monkeypatch, capsys):
+    """NVSHMEM's own test, its recorded figures, or none; the ratio is to the fastest, or to the floor."""
+    assert compare.figures_of_nvshmem(OF_NVSHMEM) == {4096: 20.78656, 524288: 26.32224}
+    assert compare.figures_of_nvshmem(A_BARRIER) == {0: 6.01248}
+    program = tmp_path / "host" / "reduction_on_stream"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\ntest "$NVSHMEM_DISABLE_NVLS" = 1 && cat <<END\n{OF_NVSHMEM}\nEND\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(compare.jobs, "mpirun", lambda n: ["env"])
+    rows = [
+        {"collective": "reduce", "size": 4096, "pgas": 6.0, "NCCL": 24.0, "symmetric memory": 12.0, "floor": 2.0, "validated": True},
+        {"collective": "barrier", "size": 0, "pgas": 4.0, "floor": 2.0, "validated": True},
+    ]
+    run = {"test": "coll_compare", "machine": "box", "gpu": "NVIDIA H100 80GB HBM3", "npes": 4, "transport": "p2p", "args": {}}
+    run |= {"date": "2026-11-27", "command": "it", "peers": "", "missing": {}, "put_gbps": 300.0, "launch_us": 2.0, "rows": rows}
+    for folder, found in ((str(tmp_path), (20.78656, None)), (None, (20.78656, 6.01248))):
+        compare._add_nvshmem(run, folder)
+        assert tuple(row["NVSHMEM"] for row in rows) == found
+    assert capsys.readouterr().err.count("failed:") == 5
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(run))
+    assert compare.main([str(path), "--collectives", "--json", str(tmp_path / "all.json")]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[-2:] == [
+        ["reduce", "4K", "6.0", "20.8", "24.0", "12.0", "2.0", "0.50", "symmetric", "memory"],
+        ["barrier", "4.0", "6.0", "-", "-", "2.0", "0.67", "NVSHMEM"],
+    ]
+    assert json.loads((tmp_path / "all.json").read_text())["runs"] == [run]
+    lines = list(compare.markdown([run | {"npes": 2, "rows": rows[:1]}, run]))
+    assert "| reduce, 4 KiB | 6.0 / 6.0 | 20.8 / 20.8 | 24.0 / 24.0 | 12.0 / 12.0 | 2.0 / 2.0 |" in lines
+    assert "| barrier |  / 4.0 |  / 6.0 |  |  |  / 2.0 |" in lines
+
+
 def test_commands_that_are_compared_are_accepted():
     tests = dict(zip(NAMES, TESTS, strict=True))
     for line in (*check_gpu.MEASUREMENTS.values(), *check_gpu.NIC_LATENCIES.values()):
