@@ -50,7 +50,7 @@ from pgas.base.arguments import Parser, one_of, output_file, within
 from pgas.base.output import outlive_reader
 from pgas.perftests.harness.options import TRANSPORTS
 from pgas.perftests.harness.peers import device_of_torch, nccl_group
-from pgas.perftests.harness.plot import Bars, lacking, picture
+from pgas.perftests.harness.plot import draw, lacking
 from pgas.perftests.harness.report import commit, now, place, rows_in_lines, said
 
 __all__ = ["main"]
@@ -605,13 +605,7 @@ def _write(options: argparse.Namespace, rows: list[dict[str, Any]], why: str, li
     if options.json:
         Path(options.json).write_text(rows_in_lines(data | {"rows": rows}) + "\n", encoding="utf-8")
     if options.plot:
-        panels = [
-            Bars([(row["variant"], row["us"] * 1e-6) for row in rows if row["pattern"] == title and row["validated"]], "time", "s", title)
-            for title in dict.fromkeys(row["pattern"] for row in rows)
-        ]
-        shape = f"M {options.m}, N {options.n}, K {options.k}, bfloat16, {options.chunks} chunks, {options.blocks} blocks send tiles"
-        where = f"{place(data['machine'], data['gpu'])}: {data['npes']} PEs, {data['transport']}, products by {library}"
-        picture(options.plot, "Communication and a library's matrix products", f"{where}; {shape}", panels)
+        draw([data | {"rows": rows}], options.plot)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Draws results of perf tests (``--json``) over message size.
+"""Draws results of perf tests (``--json``).
 
-    python -m pgas.perftests.plot a.json b.json -o bandwidth.png
+    python -m pgas.perftests.plot a.json b.json -o bandwidth.png    # over message size
+    python -m pgas.perftests.plot overlap.json -o overlap.png       # bars; also of expert-parallel programs (test "ep")
+    python -m pgas.perftests.plot jacobi.json -o jacobi.png         # time over GPUs
 
 Rows that were not validated are omitted. Pictures need matplotlib: pip install 'pgas[plot]'.
 """
@@ -8,16 +10,17 @@ Rows that were not validated are omitted. Pictures need matplotlib: pip install 
 import argparse
 import importlib.util
 import json
+import math
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pgas.base.arguments import Parser, output_file, size_flag
 from pgas.perftests.harness.report import BANDWIDTH, place
 
-__all__ = ["Bars", "Curve", "Panel", "draw", "highest", "lacking", "main", "picture", "read"]
+__all__ = ["Bar", "Bars", "Curve", "Panel", "draw", "highest", "lacking", "main", "picture", "read"]
 
 #: Okabe and Ito's colors without yellow, for every kind of color vision; the markers distinguish curves in gray.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -52,12 +55,21 @@ class Panel(NamedTuple):
     log: bool = True
     limit: float | None = None  #: a horizontal line
     few: bool = False  #: x is linear, and each has a tick
+    log_log: bool = False  #: x is logarithmic, and each has a tick
+
+
+class Bar(NamedTuple):
+    """A bar, its label, and its entry in the legend, which determines its color."""
+
+    label: str
+    value: float
+    series: str = ""
 
 
 class Bars(NamedTuple):
-    """Axes with a horizontal bar per name, the first on top."""
+    """Axes with horizontal bars, the first on top. Consecutive bars with the same label touch each other."""
 
-    bars: Sequence[tuple[str, float]]
+    bars: Sequence[Bar]
     x: str
     unit: str
     title: str = ""
@@ -87,6 +99,11 @@ def picture(path: str, headline: str, details: str, panels: Sequence[Panel | Bar
         figure.savefig(path)
     finally:
         pyplot.close(figure)
+    if path.endswith(".png"):
+        from PIL import Image
+
+        with Image.open(path) as image:  # 64 colors take a third of the space.
+            image.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def _draw(axes: Any, panel: Panel) -> None:
@@ -105,10 +122,10 @@ def _draw(axes: Any, panel: Panel) -> None:
     axes.set_ylabel(panel.y)
     if curves:
         xs, ys = zip(*(point for curve in curves for point in curve.points), strict=True)
-        if panel.few:
-            axes.set_xticks(sorted(set(xs)))
-        else:
+        if not panel.few:
             axes.set_xscale("log", base=2)
+        if panel.few or panel.log_log:
+            axes.set_xticks(sorted(set(xs)))
         if panel.log:
             axes.set_yscale("log")
             if max(ys) < 1000 * min(ys):
@@ -125,17 +142,29 @@ def _draw(axes: Any, panel: Panel) -> None:
 
 
 def _draw_bars(axes: Any, panel: Bars) -> None:
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
-    places = range(len(panel.bars))
-    found = axes.barh(places, [value for _, value in panel.bars], color=[_COLORS[i % len(_COLORS)] for i in places])
-    axes.bar_label(found, [EngFormatter(panel.unit)(float(f"{value:.3g}")) for _, value in panel.bars], padding=3, fontsize=8.5)
-    axes.set_yticks(places, [name for name, _ in panel.bars])
+    exponent = math.floor(math.log10(max((bar.value for bar in panel.bars), default=1)) / 3) * 3  # One unit for all bars.
+    scale = 10.0**exponent
+    places: list[float] = []
+    labels: dict[str, list[float]] = {}
+    for i, bar in enumerate(panel.bars):
+        near = i > 0 and panel.bars[i - 1].label == bar.label
+        places.append(places[-1] + (1 if near else 1.5) if places else 0.0)
+        labels[bar.label] = [*labels.get(bar.label, []), places[-1]]
+    for number, series in enumerate(dict.fromkeys(bar.series for bar in panel.bars)):
+        mine = [(place, bar.value / scale) for place, bar in zip(places, panel.bars, strict=True) if bar.series == series]
+        found = axes.barh(*zip(*mine, strict=True), height=1, label=series, color=_COLORS[number % len(_COLORS)], edgecolor="white")
+        axes.bar_label(found, [f"{value:#.3g}".rstrip(".") for _, value in mine], padding=3, fontsize=8.5)
+    if len({bar.series for bar in panel.bars}) > 1:
+        axes.legend(fontsize=8.5, edgecolor="none", framealpha=0.9)
+    axes.set_yticks([sum(each) / len(each) for each in labels.values()], list(labels))
     axes.invert_yaxis()
-    axes.margins(x=0.15)
+    axes.margins(x=0.15, y=0.03)
     axes.set_title(panel.title, fontsize=10)
-    axes.set_xlabel(panel.x)
-    axes.xaxis.set_major_formatter(EngFormatter(panel.unit))
+    axes.set_xlabel(f"{panel.x} ({EngFormatter.ENG_PREFIXES[exponent]}{panel.unit})")
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axes.grid(axis="x", color="#dddddd", linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -152,12 +181,19 @@ def highest(points: Sequence[tuple[int, float]], unit: str = "B/s") -> str:
 
 
 def draw(runs: Sequence[Mapping[str, Any]], path: str) -> None:
-    """Draw bandwidth or latency over message size, one curve per run, scope, and path.
+    """Draw bandwidth or latency over message size, one curve per run, scope, and path; or one run of a test in _OTHERS.
 
     Args:
         runs: JSON objects of perf tests, all of bandwidth or all of latency.
         path: path of the PNG to write.
     """
+    if runs[0]["test"] in _OTHERS:
+        run = runs[0]
+        headline, details, panels = _OTHERS[run["test"]](run, [row for row in run["rows"] if row.get("validated", True)])
+        gpus = f"{run['npes']} PEs on {place(run['machine'], run['gpu'])}" if "npes" in run else place(run["machine"], run["gpu"])
+        date = f"{run['date']:.10}" if "date" in run else ""
+        picture(path, headline, "; ".join(text for text in (gpus, details, date) if text), panels)
+        return
     bandwidth = _measures(runs[0]) == BANDWIDTH
     name, scale, unit = ("bw_gbps", 1e9, "B/s") if bandwidth else ("latency_us", 1e-6, "s")
     traits, curves = [], []
@@ -191,6 +227,59 @@ def _told_apart(traits: Sequence[Mapping[str, str]]) -> tuple[list[str], list[st
     return [text for key, text in (traits[0] if traits else {}).items() if key in alike - {"test", "machine", "gpu"}], labels
 
 
+# -------------------------------------------------------------------------------------------------------------------- other tests
+
+
+_Picture = tuple[str, str, Sequence[Panel | Bars]]
+
+
+def _overlap(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> _Picture:
+    """Return headline, details, and panels: a bar per variant, its color that of what moves the data."""
+
+    def bar(row: Mapping[str, Any]) -> Bar:
+        name, library = row["variant"], "product only"
+        for each in ("NCCL", "pgas"):
+            if each in name:
+                name, library = name.replace(f", {each} ", ", in ").removesuffix(f", {each}"), each
+        return Bar(name, row["us"] * 1e-6, "pgas" if name.startswith("overlapped") else library)
+
+    panels = [Bars([bar(row) for row in rows if row["pattern"] == title], "time", "s", title) for title in _patterns(rows, "pattern")]
+    details = "M {m}, N {n}, K {k}, bfloat16, {chunks} chunks, {blocks} blocks send tiles".format(**run["args"])
+    return "Communication and a library's matrix products", f"{run['transport']}, products by {run['products']}; {details}", panels
+
+
+def _ep(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> _Picture:
+    """Rows: step (dispatch, combine), library, us, and case, which is the title of a panel."""
+    panels = [
+        Bars([Bar(row["step"], row["us"] * 1e-6, row["library"]) for row in rows if row["case"] == case], "time", "s", case)
+        for case in _patterns(rows, "case")
+    ]
+    return "Expert-parallel dispatch and combine", run["transport"], panels
+
+
+def _patterns(rows: Sequence[Mapping[str, Any]], key: str) -> list[str]:
+    return list(dict.fromkeys(row[key] for row in rows))
+
+
+def _jacobi(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> _Picture:
+    """Rows: version, pes, and time_ms. The version "floor" is dashed."""
+    versions = _patterns(rows, "version")
+    points = {name: sorted((row["pes"], row["time_ms"] * 1e-3) for row in rows if row["version"] == name) for name in versions}
+    curves = [Curve(name, points[name], -1 if name == "floor" else i, hollow=name == "floor") for i, name in enumerate(versions)]
+    mesh = "mesh of {nx:,} x {ny:,} float32, {iterations:,} steps, norm every {nccheck} steps".format(**rows[0])
+    return (
+        "NVIDIA's Jacobi solver",
+        mesh.replace("every 1 steps", "in each step"),
+        [Panel(curves, "GPUs", "time of all steps", "s", log_log=True)],
+    )
+
+
+#: What makes the picture of a run that is not drawn over message size, by test.
+_OTHERS: dict[str, Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], _Picture]] = {
+    "overlap": _overlap, "ep": _ep, "jacobi": _jacobi,
+}  # fmt: skip
+
+
 # ------------------------------------------------------------------------------------------------------------------- the command
 
 
@@ -212,6 +301,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if (why := lacking()) is not None:
         parser.error(why)
+    runs = [read(name, ("test", "rows", "machine", "gpu"), parser) for name in arguments.files]
+    if any(run["test"] in _OTHERS for run in runs):
+        if len(runs) > 1:
+            parser.error("a picture of " + ", ".join(_OTHERS) + " shows one file")
+        draw(runs, arguments.output)
+        return 0
     runs = [read(name, ("test", "rows", "args"), parser) for name in arguments.files]
     for name, run in zip(arguments.files, runs, strict=True):
         if _measures(run) != _measures(runs[0]):

@@ -1,5 +1,6 @@
 """The perf tests: flags, validation, pictures; kernels and whole runs of put and p."""
 
+import itertools
 import json
 import os
 import re
@@ -21,7 +22,7 @@ from perf_runs import mpirun, with_mpirun
 import pgas
 from pgas.base import config
 from pgas.perftests import compare, shmem_p_bw, shmem_put_bw
-from pgas.perftests.harness import counts, options, payload, peers, plot
+from pgas.perftests.harness import counts, jobs, options, payload, peers, plot
 from pgas.perftests.harness.grid import Counter
 from pgas.perftests.harness.options import Defaults
 from pgas.perftests.harness.report import Report, Row
@@ -172,6 +173,41 @@ def test_plot_of_two_runs(tmp_path):
     assert plot.main([*paths, "-o", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG\r\n")
     assert picture.stat().st_size > 10_000
+
+
+#: Rows of expert-parallel programs.
+EP = [
+    {"case": "bfloat16", "step": step, "library": library, "us": us}
+    for step, library, us in (("dispatch", "NCCL", 61.2), ("dispatch", "pgas", 31.0), ("combine", "NCCL", 84.0), ("combine", "pgas", 1.7))
+]
+
+
+def test_plots_of_programs(tmp_path):
+    """Bars of a step touch, and no two numbers of their axis do. Times over GPUs are on logarithmic axes."""
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    runs = [json.loads(path.read_text()) for name in ("jacobi-16384-4x", "overlap-") for path in jobs.BASELINES.glob(f"{name}*H100*.json")]
+    runs.append({"test": "ep", "machine": "box", "gpu": None, "transport": "p2p", "npes": 4, "rows": EP})
+    for i, run in enumerate(runs):
+        (tmp_path / f"{i}.json").write_text(json.dumps(run))
+        assert plot.main([str(tmp_path / f"{i}.json"), "-o", str(tmp_path / f"{i}.png")]) == 0
+        assert (tmp_path / f"{i}.png").read_bytes().startswith(b"\x89PNG\r\n")
+    _, _, (curves,) = plot._jacobi(runs[0], runs[0]["rows"])
+    assert [len(curve.points) for curve in curves.curves] == [3] * 5
+    _, _, (bars, _) = plot._overlap(runs[1], runs[1]["rows"])
+    assert [bar[::2] for bar in bars.bars[:3]] == [
+        ("communication", "NCCL"),
+        ("communication", "pgas"),
+        ("communication, in chunks", "pgas"),
+    ]
+    figure, axes = pyplot.subplots(figsize=(5, 5))
+    plot._draw_bars(axes, bars)
+    figure.canvas.draw()
+    numbers = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+    assert len(numbers) > 3
+    assert all(left.x1 + 3 < right.x0 for left, right in itertools.pairwise(numbers))
+    first, second, third = sorted((patch.get_y(), patch.get_y() + patch.get_height()) for patch in axes.patches)[:3]
+    assert first[1] == second[0] < second[1] < third[0]
+    pyplot.close(figure)
 
 
 @with_mpirun
