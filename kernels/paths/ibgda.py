@@ -138,7 +138,7 @@ def _p(size: int) -> Any:
         ds = post.ds_inline(total)
         blocks = post.wqebbs(ds)
         n = (blocks if blocks == _1 else blocks + _1) if together else u64(count)
-        here, base = queue.reserve(op, record, here, mask, rank, n)
+        here, base, idle = queue.reserve(op, record, here, mask, rank, n)
         if base != _NOWHERE:
             if together:
                 if rank == 0:
@@ -150,7 +150,7 @@ def _p(size: int) -> Any:
             else:
                 ce = _ALWAYS if rank == count - 1 else _0
                 store_one(record, base + u64(rank), remote(addr, pe), rkey_of_heap(pe), low, high, ce)
-        queue.submit(op, record, here, rank, base, n)
+        queue.submit(op, record, here, rank, n, (base, idle))
 
     return p
 
@@ -169,7 +169,7 @@ def _g(size: int) -> Any:
         record, members, together, raddr, pe, array = request
         mask, rank, count = members
         n = (_1 if together else u64(count)) + (_1 if window.SETTLES else _0)
-        here, base = queue.reserve(op, record, here, mask, rank, n)
+        here, base, idle = queue.reserve(op, record, here, mask, rank, n)
         if base != _NOWHERE and (rank == 0 or not together):
             index = base if together else base + u64(rank)
             size_read = u64(u32(count * nbytes)) if together else nbytes
@@ -178,7 +178,7 @@ def _g(size: int) -> Any:
             if window.SETTLES:
                 if rank == 0:
                     store_dump(record, base + n - _1, at, fixed(layout.CELL_LKEY))
-        queue.submit(op, record, here, rank, base, n)
+        queue.submit(op, record, here, rank, n, (base, idle))
         if base != _NOWHERE:
             queue.poll(op, record, base + n)
             value = ptx.ld_element(at, array)
@@ -230,10 +230,10 @@ def flag(addr, value, pe):
     """Store a flag in PE pe's team memory."""
     record = record_of(pe, 1)
     here, alone, rank, _ = group(u64(ptx.lane()))
-    here, base = queue.reserve(_BARRIER, record, here, alone, rank, _1)
+    here, base, idle = queue.reserve(_BARRIER, record, here, alone, rank, _1)
     if base != _NOWHERE:
         post.store_flag(record, base, remote(addr, pe), rkey_of_heap(pe), value)
-    queue.submit(_BARRIER, record, here, rank, base, _1)
+    queue.submit(_BARRIER, record, here, rank, _1, (base, idle))
 
 
 @device
@@ -271,9 +271,9 @@ def settle(op):
     """Make earlier NIC writes to this GPU's memory visible to this thread (transport.settle)."""
     record = own_record()
     here, mask, rank, _ = group(record)
-    here, base = queue.reserve(op, record, here, mask, rank, _1)
+    here, base, idle = queue.reserve(op, record, here, mask, rank, _1)
     if base != _NOWHERE and rank == 0:
         store_dump(record, base, first_cell(), fixed(layout.CELL_LKEY))
-    queue.submit(op, record, here, rank, base, _1)
+    queue.submit(op, record, here, rank, _1, (base, idle))
     if base != _NOWHERE:
         queue.poll(op, record, base + _1)

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-#: The folder of sass.py, for programs that import its table of kernels.
-TOOLS = str(Path(__file__).resolve().parent.parent / "tools")
+#: The folder of sass.py, for programs that import its table of kernels, and this tree, which need not be the one that is installed.
+TOOLS = os.pathsep.join(str(folder) for folder in (Path(__file__).resolve().parents[1] / "tools", Path(__file__).resolve().parents[2]))
 
 #: Time limit of a compiling process in seconds, generous for slow and busy machines.
 LIMIT = 1500
@@ -41,7 +41,8 @@ def listing(built):
 
 #: Planted errors of submit and poll in queue.py: (text, replacement).
 OF_A_QUEUE = {
-    "submit: fence before the turn": ("    ptx.fence_sys()\n    # Issue", "    # Issue"),
+    "submit: fence before the turn": ("    ptx.fence_sys()\n    waits", "    waits"),
+    "submit: mark of an idle queue": ("READY_HEAD, base, end | layout.RINGING)", "READY_HEAD, base, end)"),
     "submit: fence of the one who rings": ("    if not own:\n        ptx.fence_sys()\n", ""),
     "submit: release of the register": ("ptx.st_release_sys_u64", "ptx.st_relaxed_sys_u64"),
     "submit: acquire of the mark": (
@@ -88,7 +89,7 @@ def wrong(transport):
     import posting
     from numba.cuda import types
 
-    from pgas.kernels.compiler import constant, primitive, ptx
+    from pgas.kernels.compiler import constant
     from pgas.kernels.paths import ibgda
     from pgas.kernels.paths.nic import post, queue, ring
     from pgas.kernels.paths.nic.lanes import group
@@ -96,16 +97,15 @@ def wrong(transport):
 
     u64 = types.uint64
     _0 = constant(0)
-    ptx.atom_cas_relaxed_gpu_u64 = primitive("relaxed", "u64(u64, u64, u64)", "atom.relaxed.gpu.global.cas.b64 $0, [$1], $2, $3;", None)
 
     def submit(queue):
         hand_over = queue.submit
 
-        def submit(record, base, n):
+        def submit(record, base, n, idle):
             here, _, rank, _ = group(record)
-            hand_over(_0, record, here, rank, base, n)
+            hand_over(_0, record, here, rank, n, (base, idle))
 
-        return submit, (u64, u64, u64)
+        return submit, (u64, u64, u64, types.boolean)
 
     def poll(queue):
         wait = queue.poll

@@ -201,14 +201,14 @@ def move(op, record, opcode, raddr, rkey, laddr, nbytes):
     done = _0
     while done < nbytes and end != _NOWHERE:
         here, mask, rank, count = group(record)
-        here, base = reserve(op, record, here, mask, rank, u64(count))
+        here, base, idle = reserve(op, record, here, mask, rank, u64(count))
         end = _NOWHERE
         if base != _NOWHERE:
             end = base + u64(count)
             size = min(nbytes - done, wqe.MESSAGE_MAX)
             ce = _ALWAYS if rank == count - 1 else _0
             store_copy(record, base + u64(rank), opcode, raddr + done, rkey, laddr + done, lkey, size, ce)
-        submit(op, record, here, rank, base, u64(count))
+        submit(op, record, here, rank, u64(count), (base, idle))
         done += wqe.MESSAGE_MAX
     return end
 
@@ -220,10 +220,10 @@ def dump(op, record, raddr, laddr):
     if lkey == _NOWHERE:
         return _NOWHERE
     here, mask, rank, _ = group(record)
-    here, base = reserve(op, record, here, mask, rank, _1)
+    here, base, idle = reserve(op, record, here, mask, rank, _1)
     if base != _NOWHERE and rank == 0:
         store_dump(record, base, laddr, lkey)
-    submit(op, record, here, rank, base, _1)
+    submit(op, record, here, rank, _1, (base, idle))
     return base if base == _NOWHERE else base + _1
 
 
@@ -246,7 +246,7 @@ def move_apart(op, record, opcode, rkey, remote_side, local_side, sizes):
         here, mask, rank, count = group(record)
         each = u64(ptx.least(here, u32(min(n, min(_AT_ONCE, window.DEPTH >> _6)))))
         behind = each * u64(count)
-        here, base = reserve(op, record, here, mask, rank, behind)
+        here, base, idle = reserve(op, record, here, mask, rank, behind)
         end = _NOWHERE
         if base != _NOWHERE:
             end = base + behind
@@ -258,7 +258,7 @@ def move_apart(op, record, opcode, rkey, remote_side, local_side, sizes):
                 raddr += raddr_step
                 laddr += laddr_step
                 index += u64(count)
-        submit(op, record, here, rank, base, behind)
+        submit(op, record, here, rank, behind, (base, idle))
     return end
 
 
@@ -281,7 +281,7 @@ def signalled(op, record, to, source, nbytes, word, value, add, pe):
     part = u64(ptx.lane()) // min(_WARP, window.DEPTH >> _3)
     here, mask, rank, count = group(record + n + (part << _3))
     total = n * u64(count)
-    here, base = reserve(op, record, here, mask, rank, total)
+    here, base, idle = reserve(op, record, here, mask, rank, total)
     end = _NOWHERE
     if base != _NOWHERE:
         end = base + total
@@ -293,7 +293,7 @@ def signalled(op, record, to, source, nbytes, word, value, add, pe):
         else:
             store_masked_swap(record, index + data, remote(word, pe), rkey, (ptx.swap_u64(value), _0, _ONES), sink())
             store_nop(record, index + data + _2)
-    submit(op, record, here, rank, base, total)
+    submit(op, record, here, rank, total, (base, idle))
     return end
 
 
@@ -327,10 +327,10 @@ def post_atomic(op, record, form, raddr, rkey, words):
     """Post an atomic without a result; the old value goes to the sink."""
     here, mask, rank, count = group(record)
     n = room(count, form[1])
-    here, base = reserve(op, record, here, mask, rank, n)
+    here, base, idle = reserve(op, record, here, mask, rank, n)
     if base != _NOWHERE:
         store_mine(record, base, rank, count, form, raddr, rkey, words, sink())
-    submit(op, record, here, rank, base, n)
+    submit(op, record, here, rank, n, (base, idle))
 
 
 @device
@@ -340,13 +340,13 @@ def _fetch(op, here, at, old, request):
     n = room(count, form[1])
     if window.SETTLES:
         n += _1
-    here, base = reserve(op, record, here, mask, rank, n)
+    here, base, idle = reserve(op, record, here, mask, rank, n)
     if base != _NOWHERE:
         store_mine(record, base, rank, count, form, raddr, rkey, words, at)
         if window.SETTLES:
             if rank == 0:
                 store_dump(record, base + n - _1, at, fixed(layout.CELL_LKEY))
-    submit(op, record, here, rank, base, n)
+    submit(op, record, here, rank, n, (base, idle))
     if base != _NOWHERE:
         poll(op, record, base + n)
         old = old_word(at, form[2])

@@ -10,14 +10,16 @@ Every queue pair has a record in the state page (layout.py). The cursors count W
   thread that set it also rings for ours: it clears the bit only after it has rung for everything that is ready. The next thread gets its
   turn without waiting for the fences of a doorbell. A thread may therefore keep ringing while others post, but it does not wait for any
   thread. Active lanes wait for their turns and ring in one loop (lanes.py), so that a lane that waits for its turn does not delay another
-  lane's doorbell. If there is a later reservation, its thread rings instead, unless a batch is full. The depth is at least twice the batch,
-  so that a thread that waits for room always waits for a doorbell that has been rung or will be.
+  lane's doorbell. If there is a later reservation, its thread rings instead, unless a batch is full or the queue was idle. The depth is at
+  least twice the batch, so that a thread that waits for room always waits for a doorbell that has been rung or will be.
 * ``poll`` waits until cons_idx reaches an index. The last WQE of each reservation requests a CQE and has one WQEBB (mlx5.cqe.extend).
 
 Order:
 
 * Lanes store their WQEs, then execute syncwarp.
 * fence.acq_rel.sys before the wait for the turn. Only atomics change ready_head, so the CAS that reads it synchronizes with earlier ones.
+* The turn of an idle queue is taken before that fence, so that both latencies overlap. The CAS also sets RINGING, so no other thread rings
+  for these WQEs, and the fence comes before the doorbell record.
 * A thread that rings for WQEs of other threads executes another fence.acq_rel.sys, which covers them.
 * Store of the doorbell record, then st.release.sys to the register.
 * RINGING is set by an acquiring CAS and cleared by a releasing CAS.
@@ -88,12 +90,13 @@ def poll(op, queue, target):
 def reserve(op, queue, here, mask, rank, n):
     """Reserve n WQEBBs for each group of the active lanes (lanes.group), and wait until they are free.
 
-    Return the mask of the lanes that continue together, and the index of the group's first WQEBB; NOWHERE, in some lanes, if poisoned. If
-    there is room immediately, all active lanes continue together. Otherwise each group continues alone, because one may have to submit its
-    WQEBBs before another has room.
+    Return the mask of the lanes that continue together, the index of the group's first WQEBB (NOWHERE, in some lanes, if poisoned), and
+    whether all earlier WQEBBs have been rung for, in the group's first lane. If there is room immediately, all active lanes continue
+    together. Otherwise each group continues alone, because one may have to submit its WQEBBs before another has room.
     """
-    # Issued together with the atomic to overlap their latencies. A stale value is safe.
-    cons = ptx.ld_relaxed_gpu_u64(queue + layout.CONS_IDX)
+    # Issued together with the atomic to overlap their latencies. Stale values are safe.
+    cons, rung = ptx.ld_relaxed_gpu_u64(queue + layout.CONS_IDX), ptx.ld_relaxed_gpu_u64(queue + layout.RUNG_IDX)
+    ready = ptx.ld_relaxed_gpu_u64(queue + layout.READY_HEAD)
     base = _0
     if rank == 0:
         base = ptx.atom_add_gpu_u64(queue + layout.RESV_HEAD, n)
@@ -101,34 +104,44 @@ def reserve(op, queue, here, mask, rank, n):
         if base == fixed(queue + layout.FIRST_IDX):
             number = (queue - layout.RECORDS) // layout.RECORD_SIZE
             ptx.red_or_gpu_u64(layout.USED + (number >> _6) * layout.WORD, _1 << (number & _63))
+    idle = rank == 0 and ready == base and rung == base
     base = of_first(here, mask, base)
     full = cons + window.DEPTH < base + n
     if ptx.vote_any(here, u32(full)) == 0:
-        return here, base
+        return here, base, idle
     if full and not poll(op, queue, base + n - window.DEPTH):
-        return mask, _NOWHERE
-    return mask, base
+        return mask, _NOWHERE, idle
+    return mask, base, idle
 
 
 @device
-def submit(op, queue, here, rank, base, n):
-    """Submit WQEBBs [base, base + n) of each group of the active lanes. All lanes must call this after writing their WQEs.
+def submit(op, queue, here, rank, n, reserved):
+    """Submit n WQEBBs of each group of the active lanes. All lanes must call this after writing their WQEs.
 
-    Return when the doorbell has been rung for them, or another thread will ring it. base: from reserve; if it is NOWHERE in any lane,
-    nothing is submitted.
+    Return when the doorbell has been rung for them, or another thread will ring it. reserved: the index of the first one and whether the
+    queue was idle, from reserve; if the index is NOWHERE in any lane, nothing is submitted.
     """
+    base, idle = reserved
     if ptx.vote_all(here, u32(base != _NOWHERE)) == 0:
         return
     ptx.syncwarp_mask(here)
     deadline = ptx.globaltimer() + state.timeout_ns()
     polls = u32(0)
-    ptx.fence_sys()
-    # Issue the loads together. Stale values are safe, because indices only grow and later WQEBBs are reserved after these.
-    ready, rung = ptx.ld_relaxed_gpu_u64(queue + layout.READY_HEAD), ptx.ld_relaxed_gpu_u64(queue + layout.RUNG_IDX)
-    reserved = ptx.ld_relaxed_gpu_u64(queue + layout.RESV_HEAD)
     end = base + n
-    due = reserved == end or (base ^ end) & window.BATCH_MASK != _0  # the low 32 bits suffice, because n is below 2^32
-    waits, rings, own = rank == 0, False, False
+    ready = _0
+    # The turn of an idle queue is taken while the fence waits for the WQEs. No other thread rings for them: RINGING is set until ring().
+    if idle:
+        ready = ptx.atom_cas_relaxed_gpu_u64(queue + layout.READY_HEAD, base, end | layout.RINGING)
+    ptx.fence_sys()
+    waits, rings, own, due = rank == 0, False, False, False
+    if idle and ready == base:
+        waits, rings, own, ready = False, True, True, end | layout.RINGING
+    elif waits:
+        # Issue the loads together. Stale values are safe, because indices only grow and later WQEBBs are reserved after these.
+        ready, rung = ptx.ld_relaxed_gpu_u64(queue + layout.READY_HEAD), ptx.ld_relaxed_gpu_u64(queue + layout.RUNG_IDX)
+        # The low 32 bits of the indices suffice, because n is below 2^32.
+        due = ptx.ld_relaxed_gpu_u64(queue + layout.RESV_HEAD) == end or (base ^ end) & window.BATCH_MASK != _0
+        own = rung == base  # because rung_idx only grows, a stale value is not base
     while ptx.vote_any(here, u32(waits or rings)) != 0:
         if waits and ready & _INDEX == base:
             moved = end | (layout.RINGING if due else ready & layout.RINGING)
@@ -136,7 +149,6 @@ def submit(op, queue, here, rank, base, n):
             found = ptx.atom_cas_gpu_u64(queue + layout.READY_HEAD, ready, moved)
             if found == ready:
                 waits, rings = False, due and ready & layout.RINGING == _0
-                own = rung == base  # because rung_idx only grows, a stale value is not base
                 ready = moved
             else:  # at most once, because until this turn ends, only the ringing thread changes ready_head, by clearing RINGING
                 ready = found
