@@ -72,6 +72,7 @@ class Constants:
     atomics_by_peers: bool = False  #: with two transports: whether SMs perform atomics on near PEs (PGAS_AMO=peer)
     settles: bool = False  #: whether kernels settle NIC writes (PGAS_NIC_ORDERING, paths/transport.py)
     big_endian: bool | None = None  #: whether the NIC returns old values of 8 bytes big-endian; None before learn()
+    rung_by_cpu: bool | None = None  #: whether doorbells are in host memory, for a CPU to ring; None before learn()
     ll_bytes: int = 0  #: maximum number of bytes that a member sends to another through staging (PGAS_LL_BYTES)
 
     @classmethod
@@ -113,12 +114,14 @@ def freeze(wanted: Constants) -> None:
         RING_SIZE, \
         SETTLES, \
         BIG_ENDIAN, \
+        RUNG_BY_CPU, \
         LL_BYTES, \
         STAGING_PART, \
         sharer, \
         NEAR_IN_ROW
     if _frozen is not None and wanted.big_endian is None:
-        wanted = replace(wanted, big_endian=_frozen.big_endian)  # because it is unknown until this job's NIC is open
+        # They are unknown until this job's NIC is open.
+        wanted = replace(wanted, big_endian=_frozen.big_endian, rung_by_cpu=_frozen.rung_by_cpu)
     if _frozen is not None and _frozen != wanted:
         changed = [f"{k} was {v!r}, now {getattr(wanted, k)!r}" for k, v in vars(_frozen).items() if v != getattr(wanted, k)]
         raise PgasError(
@@ -128,16 +131,16 @@ def freeze(wanted: Constants) -> None:
     SHIFT, OFFSET_MASK = constant(STRIDE_SHIFT), constant((1 << STRIDE_SHIFT) - 1)
     NUM_QPS, DEPTH, RING_SIZE = constant(wanted.num_qps), constant(wanted.depth), constant(wanted.ring)
     SLOT_MASK, BATCH_MASK = constant(max(wanted.depth - 1, 0)), constant((1 << 32) - max(wanted.batch, 1))
-    SETTLES, BIG_ENDIAN = wanted.settles, bool(wanted.big_endian)
+    SETTLES, BIG_ENDIAN, RUNG_BY_CPU = wanted.settles, bool(wanted.big_endian), bool(wanted.rung_by_cpu)
     LL_BYTES, STAGING_PART = constant(wanted.ll_bytes), constant(2 * wanted.ll_bytes)
     NEAR_IN_ROW = wanted.near_in_row
     sharer = SHARERS.get(wanted.map_by, ptx.block_rank)
 
 
-def learn(*, big_endian: bool) -> None:
+def learn(*, big_endian: bool, rung_by_cpu: bool) -> None:
     """Add to the frozen constants what only an open NIC reveals, before this process compiles a kernel. Raises the errors of freeze()."""
     global _frozen
-    wanted = replace(constants(), big_endian=big_endian)
+    wanted = replace(constants(), big_endian=big_endian, rung_by_cpu=rung_by_cpu)
     if constants().big_endian is None:
         _frozen = None
     freeze(wanted)
@@ -159,7 +162,7 @@ _BASE = constant(BASE)
 OFFSET_MASK = constant((1 << STRIDE_SHIFT) - 1)
 SHIFT = constant(STRIDE_SHIFT)
 NUM_QPS = DEPTH = SLOT_MASK = RING_SIZE = constant(0)
-SETTLES = BIG_ENDIAN = False
+SETTLES = BIG_ENDIAN = RUNG_BY_CPU = False
 LL_BYTES = STAGING_PART = constant(0)  #: STAGING_PART: bytes of staging for LL_BYTES, as lines (collectives/near.py)
 NEAR_IN_ROW = True
 BATCH_MASK = constant(0)  #: mask of the bits of a 32-bit index that give its batch number

@@ -137,4 +137,4 @@ def configure(transport: str, map_by: str = "cta", *, check: bool = False, settl
     constants = CONSTANTS[transport]
     constants = dataclasses.replace(constants, check=check, settles=settles and constants.num_qps > 0)
     window.freeze(dataclasses.replace(constants, map_by=map_by) if constants.map_by else constants)
-    window.learn(big_endian=big_endian)
+    window.learn(big_endian=big_endian, rung_by_cpu=False)

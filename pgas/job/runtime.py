@@ -167,8 +167,13 @@ class Job(Collective):
         self.nic: NIC | None = transport.connect(part, setting)
         if self.nic is not None:
             self._ending.callback(self.nic.close)
-        self._step(lambda: window.learn(big_endian=self.nic is not None and self.nic.big_endian))
+        self._step(self._learn)
         self.local = LocalMemory(self.nic)
+
+    def _learn(self) -> None:
+        """Make known to kernels what only an open NIC reveals."""
+        nic = self.nic
+        window.learn(big_endian=nic is not None and nic.big_endian, rung_by_cpu=nic is not None and nic.rung_by_cpu)
 
     def _open_memory(self) -> Memory:
         memory = platform.memory(self.gpu)

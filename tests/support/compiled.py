@@ -41,10 +41,9 @@ def listing(built):
 
 #: Planted errors of submit and poll in queue.py: (text, replacement).
 OF_A_QUEUE = {
-    "submit: fence before the turn": ("    ptx.fence_sys()\n    waits", "    waits"),
-    "submit: mark of an idle queue": ("READY_HEAD, base, end | layout.RINGING)", "READY_HEAD, base, end)"),
-    "submit: fence of the one who rings": ("    if not own:\n        ptx.fence_sys()\n", ""),
-    "submit: release of the register": ("ptx.st_release_sys_u64", "ptx.st_relaxed_sys_u64"),
+    "submit: fence before the turn": ("    order()\n    waits", "    waits"),
+    "submit: fence of the one who rings": ("    if not own:\n        order()\n", ""),
+    "submit: release of the register": ("    order()\n    ptx.st_relaxed_sys_u64", "    ptx.st_relaxed_sys_u64"),
     "submit: acquire of the mark": (
         "ptx.atom_cas_gpu_u64(queue + layout.READY_HEAD",
         "ptx.atom_cas_relaxed_gpu_u64(queue + layout.READY_HEAD",

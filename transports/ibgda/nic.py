@@ -25,28 +25,28 @@ class DirectNIC(AdapterNIC):
     _forwarder: "Forwarder | None" = None
 
     def _places(self, shared: list[tuple[int, int, int]]) -> list[Queues]:
-        places = super()._places(shared)
-        if not self.adapter.rung_by_cpu:
+        places, self.rung_by_cpu = super()._places(shared), self.adapter.rung_by_cpu
+        if not self.rung_by_cpu:
             return places
         umem = self.adapter.register_umem(*shared[-1][:2])
         return [replace(place, dbr=doorbells.dbr_offset(n), dbr_umem=umem) for n, place in enumerate(places)]
 
     def _doorbell(self, number: int) -> tuple[int, int]:
-        if not self.adapter.rung_by_cpu:
+        if not self.rung_by_cpu:
             return super()._doorbell(number)
         base = self._slot + window.DOORBELL_OFFSET
         return base + self.queues[number].dbr, base + doorbells.mailbox_offset(number)
 
     def _connect(self, met: list[Any]) -> None:
         super()._connect(met)
-        if self.adapter.rung_by_cpu:
+        if self.rung_by_cpu:
             from pgas.transports.ibgda.forwarding import Forwarder  # imported here because it compiles
 
             self._forwarder = Forwarder([(self._doorbell(n)[1], qp.uar.register_address) for n, qp in enumerate(self.qps)])
 
     def _clear(self) -> None:
         super()._clear()
-        if self.adapter.rung_by_cpu:
+        if self.rung_by_cpu:
             self._memory.fill(self._slot + window.DOORBELL_OFFSET, doorbells.segment_bytes(len(self.qps)), 0)
 
     def quiet(self, timeout_s: float, poll: Callable[[], None]) -> None:

@@ -71,6 +71,9 @@ class NIC(ABC):
     #: Whether atomics return old values of 8 bytes big-endian (queue_pair.returns_big_endian).
     big_endian = False
 
+    #: Whether a CPU rings the doorbells that kernels store into host memory (transports/ibgda/doorbells.py).
+    rung_by_cpu = False
+
     name: str  #: for messages, e.g. "mlx5_0:1"
 
     #: The software that executes WQEs, "cpu" or "cuda"; None for a device.

@@ -17,11 +17,11 @@ Every queue pair has a record in the state page (layout.py). The cursors count W
 Order:
 
 * Lanes store their WQEs, then execute syncwarp.
-* fence.acq_rel.sys before the wait for the turn. Only atomics change ready_head, so the CAS that reads it synchronizes with earlier ones.
+* A fence (``order``) before the wait for the turn. Only atomics change ready_head, so the CAS that reads it synchronizes with earlier ones.
 * The turn of an idle queue is taken before that fence, so that both latencies overlap. The CAS also sets RINGING, so no other thread rings
   for these WQEs, and the fence comes before the doorbell record.
-* A thread that rings for WQEs of other threads executes another fence.acq_rel.sys, which covers them.
-* Store of the doorbell record, then st.release.sys to the register.
+* A thread that rings for WQEs of other threads executes another fence, which covers them.
+* Store of the doorbell record, fence, store to the register.
 * RINGING is set by an acquiring CAS and cleared by a releasing CAS.
 * A poll that finds a completion ends with ld.acquire.sys on the CQE.
 """
@@ -48,6 +48,15 @@ _POLLS_MASK = 63
 def slot(queue, index):
     """Return the address of a WQEBB."""
     return fixed(queue + layout.WQ) + ((index & window.SLOT_MASK) << wqe.WQEBB_SHIFT)
+
+
+@device
+def order():
+    """Order earlier stores before later ones for the NIC, or for the CPU that reads doorbells in host memory."""
+    if window.RUNG_BY_CPU:
+        ptx.fence_sys()
+    else:
+        ptx.fence_nic()
 
 
 @device
@@ -132,7 +141,7 @@ def submit(op, queue, here, rank, n, reserved):
     # The turn of an idle queue is taken while the fence waits for the WQEs. No other thread rings for them: RINGING is set until ring().
     if idle:
         ready = ptx.atom_cas_relaxed_gpu_u64(queue + layout.READY_HEAD, base, end | layout.RINGING)
-    ptx.fence_sys()
+    order()
     waits, rings, own, due = rank == 0, False, False, False
     if idle and ready == base:
         waits, rings, own, ready = False, True, True, end | layout.RINGING
@@ -172,9 +181,10 @@ def ring(queue, ready, own):
     """
     index = ready & wqe.WQE_IDX_MASK
     if not own:
-        ptx.fence_sys()
+        order()
     ptx.st_relaxed_sys_u32(fixed(queue + layout.DBR), ptx.swap_u32(u32(index)))
-    ptx.st_release_sys_u64(fixed(queue + layout.UAR), u64(ptx.swap_u32(u32(index << wqe.WQE_IDX_SHIFT))) | fixed(queue + layout.QPN) << _32)
+    order()
+    ptx.st_relaxed_sys_u64(fixed(queue + layout.UAR), u64(ptx.swap_u32(u32(index << wqe.WQE_IDX_SHIFT))) | fixed(queue + layout.QPN) << _32)
     ptx.st_relaxed_gpu_u64(queue + layout.RUNG_IDX, ready & _INDEX)
     return ptx.atom_cas_release_gpu_u64(queue + layout.READY_HEAD, ready, ready & _INDEX)
 
