@@ -16,7 +16,7 @@ from pgas.kernels.codes import Comparison
 from pgas.kernels.collectives import channel
 from pgas.kernels.collectives.channel import given_up, half_of, row_of, wait_flag
 from pgas.kernels.collectives.operators import Combine
-from pgas.kernels.collectives.words import first_of, in_batches, load_four, load_item, load_word, store_item
+from pgas.kernels.collectives.words import first_of, in_batches, load_four, load_item, load_sixteen, load_word, store_item
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.team import after, member, rank_of, size_of, wrapped
 from pgas.kernels.paths import transport
@@ -29,7 +29,8 @@ _LINE, _WARP = constant(16), constant(32)
 _EQ = constant(Comparison.EQ)
 #: Minimum number of bytes of a broadcast of which each member loads a slice; below it, the additional flight takes longer than it saves.
 _RELAYED = constant(1 << 20)
-_0, _1, _2, _3, _4, _BELOW_LINE, _32 = (constant(c) for c in (0, 1, 2, 3, 4, 15, 32))
+_0, _1, _2, _3, _4, _8, _12, _15, _16, _32 = (constant(c) for c in (0, 1, 2, 3, 4, 8, 12, 15, 16, 32))
+_BELOW_LINE = _15
 
 
 @functools.cache
@@ -117,6 +118,7 @@ def line_at(c, epoch, q):
 def send_same(scope: Scope, unit: int) -> Any:
     """Strategy.send_same()."""
     load, four, batches, rank, size = load_word(unit), load_four(unit), in_batches(scope), scope.rank, scope.size
+    sixteen, wide = load_sixteen(unit), batches and unit >= layout.WORD
 
     @device
     def send(op, c, epoch, source, nbytes):
@@ -124,6 +126,13 @@ def send_same(scope: Scope, unit: int) -> Any:
         n, me = size_of(entry), rank_of(entry)
         to = line_at(c, epoch, me)
         i, step = u64(rank()), u64(size())
+        while wide and (i + _15 * step) * layout.WORD + layout.WORD <= nbytes:
+            words = sixteen(source + i * layout.WORD, step * layout.WORD, nbytes - i * layout.WORD)
+            q = me
+            for _ in range(n - 1):
+                q = after(q, n)
+                _store_more_lines(remote(to, member(entry, q)) + i * _LINE, step * _LINE, words, u32(epoch))
+            i += _16 * step
         while batches and (i + _3 * step) * layout.WORD + layout.WORD <= nbytes:
             words = four(source + i * layout.WORD, step * layout.WORD, nbytes - i * layout.WORD)
             q = me
@@ -146,6 +155,7 @@ def send_same(scope: Scope, unit: int) -> Any:
 def send_each(scope: Scope, unit: int) -> Any:
     """Strategy.send_each()."""
     load, four, batches, first, size = load_word(unit), load_four(unit), in_batches(scope), first_of(scope), scope.size
+    sixteen, wide = load_sixteen(unit), batches and unit >= layout.WORD
 
     @device
     def send(op, c, epoch, source, step, nbytes):
@@ -157,6 +167,10 @@ def send_each(scope: Scope, unit: int) -> Any:
             q = after(q, n)
             there, here = remote(to, member(entry, q)), source + u64(q) * step
             i, stride = first(k), u64(size())
+            while wide and (i + _15 * stride) * layout.WORD + layout.WORD <= nbytes:
+                words = sixteen(here + i * layout.WORD, stride * layout.WORD, nbytes - i * layout.WORD)
+                _store_more_lines(there + i * _LINE, stride * _LINE, words, u32(epoch))
+                i += _16 * stride
             while batches and (i + _3 * stride) * layout.WORD + layout.WORD <= nbytes:
                 words = four(here + i * layout.WORD, stride * layout.WORD, nbytes - i * layout.WORD)
                 _store_lines(there + i * _LINE, stride * _LINE, words, u32(epoch))
@@ -175,6 +189,15 @@ def _store_lines(to, step, words, epoch):
     ptx.st_line(to + step, words[1], epoch)
     ptx.st_line(to + _2 * step, words[2], epoch)
     ptx.st_line(to + _3 * step, words[3], epoch)
+
+
+@device
+def _store_more_lines(to, step, words, epoch):
+    """Store sixteen words, in tuples of four, as lines at to, to + step, ..."""
+    _store_lines(to, step, words[0], epoch)
+    _store_lines(to + _4 * step, step, words[1], epoch)
+    _store_lines(to + _8 * step, step, words[2], epoch)
+    _store_lines(to + _12 * step, step, words[3], epoch)
 
 
 @functools.cache
@@ -280,6 +303,72 @@ def four() -> Any:
         return words
 
     return four
+
+
+@device
+def _lines(at, step):
+    """Load four lines, as 16 half words."""
+    a, b = ptx.ld_line(at), ptx.ld_line(at + step)
+    return a, b, ptx.ld_line(at + _2 * step), ptx.ld_line(at + _3 * step)
+
+
+@device
+def _old(lines, flag):
+    """Return 0 if four lines have the flag."""
+    a, b, c, d = lines
+    return (a[1] ^ flag) | (a[3] ^ flag) | (b[1] ^ flag) | (b[3] ^ flag) | (c[1] ^ flag) | (c[3] ^ flag) | (d[1] ^ flag) | (d[3] ^ flag)
+
+
+@device
+def _words(lines):
+    """Return the words of four lines."""
+    a, b, c, d = lines
+    return u64(a[0]) | u64(a[2]) << _32, u64(b[0]) | u64(b[2]) << _32, u64(c[0]) | u64(c[2]) << _32, u64(d[0]) | u64(d[2]) << _32
+
+
+#: Number of polls of several members' lines after which they are awaited one by one, with a deadline.
+_POLLS = 32
+
+
+@functools.cache
+def fours() -> Any:
+    """Strategy.fours(): all lines are in flight at a time, and polled together. Only line by line, one more member would take 0.3 us.
+
+    Members that do not count are loaded as well, because branches between the loads would take longer: this member's lines, which nobody
+    writes, and a line of another member again instead of those from n on.
+    """
+
+    @device
+    def fours(op, c, epoch, q, n, i, step):
+        me, left, flag = u32(rank_of(c[1]) - q), u32(n - q), u32(epoch)
+        first = line_at(c, epoch, q) + i * _LINE
+        polls = u32(0)
+        while True:
+            s = ptx.same(step) * _LINE
+            second = ptx.same(first) + (window.STAGING_PART if left > 1 else _0)
+            third = second + (window.STAGING_PART if left > 2 else _0)
+            fourth = third + (window.STAGING_PART if left > 3 else _0)
+            w, x, y, z = _lines(first, s), _lines(second, s), _lines(third, s), _lines(fourth, s)
+            old = u32(0) if me == 0 else _old(w, flag)
+            old |= u32(0) if me == 1 or left < 2 else _old(x, flag)
+            old |= u32(0) if me == 2 or left < 3 else _old(y, flag)
+            old |= u32(0) if me == 3 or left < 4 else _old(z, flag)
+            if u32(old) == u32(0) or polls == _POLLS:
+                break
+            polls = u32(polls + u32(1))
+            state.relax(op, first, _EQ, epoch)
+            if polls == _POLLS:
+                k = u32(0)
+                while k < min(left, u32(4)):
+                    at = first + u64(k) * window.STAGING_PART
+                    end = at + _4 * s
+                    while k != me and at < end:
+                        await_line(op, at, epoch)
+                        at += s
+                    k = u32(k + u32(1))
+        return _words(w), _words(x), _words(y), _words(z)
+
+    return fours
 
 
 @functools.cache

@@ -22,7 +22,8 @@ class Combine:
     """Functions of an *item* of ``words`` words, one or two.
 
     ``first(w0, w1)`` returns an accumulator, ``add(acc, w0, w1)`` adds another member's item to one, ``last(acc)`` returns the item's
-    words. ``rounds``: whether last() rounds, so that it may be used only for the final result, not for partial sums.
+    words. ``rounds``: whether last() rounds, so that it may be used only for the final result, not for partial sums. ``numbers``: of a
+    word, which an accumulator holds in as many registers of 64 bits.
     """
 
     words: int
@@ -30,6 +31,7 @@ class Combine:
     add: Any
     last: Any
     rounds: bool = False
+    numbers: int = 1
 
 
 def lacking(op: Reduction, kind: str) -> str:
@@ -75,7 +77,7 @@ def _of_words(dtype: Any, op: Reduction) -> Combine:
         first, add, last = _halves(first, add, last, bits)
         bits *= 2
     rounds = element_size(dtype) == 2 and not isinstance(dtype, types.Integer) and op in (Reduction.SUM, Reduction.PROD)
-    return Combine(1, *_one_word(first, add, last), rounds=rounds)
+    return Combine(1, *_one_word(first, add, last), rounds=rounds, numbers=8 // element_size(dtype))
 
 
 def _one_word(one: Any, more: Any, end: Any) -> tuple[Any, Any, Any]:

@@ -34,7 +34,7 @@ def _reduce(scope: Scope, unit: int, combine: Combine) -> Callable[[Strategy], A
     def make(strategy: Strategy) -> Any:
         begin, finish, gather, send = strategy.begin(scope), strategy.finish(scope), strategy.gather(scope), strategy.send_same(scope, unit)
         add_up, of_large, release = (
-            combined(scope, unit, combine, strategy.word(), strategy.four()),
+            combined(scope, unit, combine, strategy.word(), strategy.four(), strategy.fours()),
             strategy.reduce(scope, unit, combine),
             strategy.release(scope),
         )
@@ -64,7 +64,10 @@ def _reducescatter(scope: Scope, unit: int, combine: Combine) -> Callable[[Strat
 
     def make(strategy: Strategy) -> Any:
         begin, finish, gather, send = strategy.begin(scope), strategy.finish(scope), strategy.gather(scope), strategy.send_each(scope, unit)
-        add_up, of_large = combined(scope, unit, combine, strategy.word(), strategy.four()), strategy.reducescatter(scope, unit, combine)
+        add_up, of_large = (
+            combined(scope, unit, combine, strategy.word(), strategy.four(), strategy.fours()),
+            strategy.reducescatter(scope, unit, combine),
+        )
         staged = strategy.staged(scope)
 
         @device

@@ -56,6 +56,12 @@ class Strategy(Protocol):
     def four(self) -> Any:
         """Make ``four(op, c, epoch, q, i, step)``: return words i, i + step, i + 2 * step, i + 3 * step of member q's data."""
 
+    def fours(self) -> Any:
+        """Make ``fours(op, c, epoch, q, n, i, step)``: return four() of each of the members q to q + 3 below n, except for this member.
+
+        For this member, and from n on, the words have any values. None: call four() for each member.
+        """
+
     # Between operands.
 
     def exchange(self, scope: Scope, unit: int, piece: Any) -> Any:

@@ -16,13 +16,14 @@ __all__ = [
     "in_batches",
     "load_four",
     "load_item",
+    "load_sixteen",
     "load_word",
     "store_four",
     "store_item",
     "store_word",
 ]
 
-_0, _1, _2, _3, _4, _7, _8, _WORD = (constant(c) for c in (0, 1, 2, 3, 4, 7, 8, layout.WORD))
+_0, _1, _2, _3, _4, _7, _8, _12, _WORD = (constant(c) for c in (0, 1, 2, 3, 4, 7, 8, 12, layout.WORD))
 
 
 def _whole(read: Any) -> Any:
@@ -108,6 +109,19 @@ def load_four(unit: int) -> Any:
 
 
 @functools.cache
+def load_sixteen(unit: int) -> Any:
+    """Make ``load(addr, step, left)``: load_four() of four times as many words, as four tuples."""
+    load_more = load_four(unit)
+
+    @device
+    def load(addr, step, left):
+        a, b = load_more(addr, step, left), load_more(addr + _4 * step, step, left)
+        return a, b, load_more(addr + _8 * step, step, left), load_more(addr + _12 * step, step, left)
+
+    return load
+
+
+@functools.cache
 def store_four(unit: int) -> Any:
     """Make ``store(addr, step, words, left)``: store four words; for the arguments, see load_four()."""
     store_one = store_word(unit)
@@ -188,11 +202,16 @@ def copy_words(scope: Scope, unit: int) -> Any:
     return copy
 
 
+#: Maximum number of numbers of a word of which a thread adds up four words with four members' words in registers; more would spill.
+_NUMBERS = 2
+
+
 @functools.cache
-def combined(scope: Scope, unit: int, combine: Combine, word: Any, four: Any) -> Any:
+def combined(scope: Scope, unit: int, combine: Combine, word: Any, four: Any, fours: Any = None) -> Any:
     """Make ``combined(op, c, epoch, dest, own, nbytes, members)``: combine the data of members 0 to members - 1, in their order.
 
-    word, four: word() and four() of the strategy, or similar functions to which epoch is passed. own: this member's own data.
+    word, four, fours: those functions of the strategy, or similar ones to which epoch is passed; without fours, which takes 50 registers,
+    members' words are in flight member by member. own: this member's own data.
     """
     words, load, store = combine.words, load_item(unit, combine.words), store_item(unit, combine.words)
     first, add, last, rank, size = combine.first, combine.add, combine.last, scope.rank, scope.size
@@ -205,19 +224,49 @@ def combined(scope: Scope, unit: int, combine: Combine, word: Any, four: Any) ->
         return word(op, c, epoch, q, i), word(op, c, epoch, q, i + _1) if words == 2 else _0
 
     @device
-    def four_of(op, c, epoch, q, i, step, own):
-        if q == rank_of(c[1]):
-            return load_all(own + i * _8, step * _8, _8)
-        return four(op, c, epoch, q, i, step)
+    def begin(w):
+        return first(w[0], _0), first(w[1], _0), first(w[2], _0), first(w[3], _0)
+
+    @device
+    def more(x, w):
+        return add(x[0], w[0], _0), add(x[1], w[1], _0), add(x[2], w[2], _0), add(x[3], w[3], _0)
+
+    @device
+    def more_if(there, x, w):
+        return more(x, w) if there else x
+
+    @device
+    def of_each(op, c, epoch, members, i, step, own):
+        q, me = u32(0), rank_of(c[1])
+        x = begin((_0, _0, _0, _0))
+        while q < members:
+            w = load_all(own + i * _8, step * _8, _8) if q == me else four(op, c, epoch, q, i, step)
+            x = begin(w) if q == 0 else more(x, w)
+            q = u32(q + u32(1))
+        return x
+
+    @device
+    def of_four(op, c, epoch, members, i, step, own):
+        q, me = u32(0), rank_of(c[1])
+        mine = load_all(own + i * _8, step * _8, _8)
+        x = begin((_0, _0, _0, _0))  # not of mine, which would wait for it
+        while q < members:
+            w = fours(op, c, epoch, q, members, i, step)
+            of_me = u32(me - q)
+            w0 = mine if of_me == 0 else w[0]
+            x = begin(w0) if q == 0 else more(x, w0)
+            x = more_if(u32(q + u32(1)) < members, x, mine if of_me == 1 else w[1])
+            x = more_if(u32(q + u32(2)) < members, x, mine if of_me == 2 else w[2])
+            x = more_if(u32(q + u32(3)) < members, x, mine if of_me == 3 else w[3])
+            q = u32(q + u32(4))
+        return x
+
+    total = of_four if fours is not None and combine.numbers <= _NUMBERS else of_each
 
     @device
     def batched(op, c, epoch, dest, own, nbytes, members, i, step):
         while (i + _3 * step) * _WORD + _WORD <= nbytes:
-            w = four_of(op, c, epoch, u32(0), i, step, own)
-            x = first(w[0], _0), first(w[1], _0), first(w[2], _0), first(w[3], _0)
-            for q in range(1, members):
-                w = four_of(op, c, epoch, u32(q), i, step, own)
-                x = add(x[0], w[0], _0), add(x[1], w[1], _0), add(x[2], w[2], _0), add(x[3], w[3], _0)
+            x = total(op, c, epoch, members, i, step, own)
             sums = last(x[0])[0], last(x[1])[0], last(x[2])[0], last(x[3])[0]
             store_all(dest + i * _8, step * _8, sums, _8)
             i += _4 * step

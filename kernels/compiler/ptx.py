@@ -82,6 +82,9 @@ ld_line = primitive(
     lambda a: cpu.load_line(a),
 )  # fmt: skip
 
+#: The same address, but opaque, so that LLVM does not compute 15 others from it before a loop and keep them in registers.
+same = primitive("same", "u64(u64)", "mov.u64 $0, $1;", lambda a: a)
+
 # Numbers and their bits ---------------------------------------------------------------------------------------------------------
 
 f32_of_bits = primitive("f32_of_bits", "f32(u32)", "mov.b32 $0, $1;", lambda b: cpu.number(b, "u4", "f4"), pure=True)

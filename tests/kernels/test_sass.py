@@ -295,7 +295,20 @@ def reduce_block(team, dest, source):
 def reducescatter(team, dest, source):
     pgas.reducescatter(team, dest, source, pgas.SUM)
 
-reductions = {kernel.__name__: kernel for kernel in (reduce_block, reducescatter)}
+def reduce(team, dest, source):
+    pgas.reduce(team, dest, source, pgas.SUM)
+
+def reduce_warp(team, dest, source):
+    pgas.reduce_warp(team, dest, source, pgas.SUM)
+
+def reducescatter_warp(team, dest, source):
+    pgas.reducescatter_warp(team, dest, source, pgas.SUM)
+
+def fcollect_warp(team, dest, source):
+    pgas.fcollect_warp(team, dest, source)
+
+reductions = (reduce_block, reduce_warp, reduce, reducescatter_warp, reducescatter, fcollect_warp)
+reductions = {kernel.__name__: kernel for kernel in reductions}
 found["reductions"] = listings({name: (kernel, (i64, i64[::1], i64[::1])) for name, kernel in reductions.items()})
 json.dump(found, open(sys.argv[1], "w"))
 """
@@ -422,6 +435,37 @@ def test_loads_of_a_copy_are_in_flight_together(function, least, found):
 def test_loads_from_members_are_in_flight_together(function, least, found):
     """Pairs of words of four members, so that a load from one does not wait for that from another."""
     assert in_flight(found["reductions"][function]) >= least
+
+
+def runs_of_loads(listing):
+    """Return the numbers of strong 16-byte loads between which nothing is stored and no member's number is loaded."""
+    runs = [0]
+    for name in opcodes(listing):
+        if name.startswith("LDG.E.128.STRONG"):
+            runs[-1] += 1
+        elif name == "LDG.E.CONSTANT" or name.startswith(("ST", "MEMBAR")):
+            runs.append(0)
+    return runs
+
+
+@pytest.mark.parametrize("function", ["reduce_warp", "reducescatter_warp"])
+def test_lines_of_four_members_are_in_flight_together(function, found):
+    """Four of each, because a load takes a latency. The other two such runs are those of pairs on members, the first four and the next."""
+    assert sum(run >= 16 for run in runs_of_loads(found["reductions"][function])) >= 3
+
+
+@pytest.mark.parametrize("function", ["reduce", "reducescatter_warp", "fcollect_warp"])
+def test_sixteen_words_are_loaded_before_they_are_sent_as_lines(function, found):
+    names = [name for name in opcodes(found["reductions"][function]) if name.startswith(("LD.", "ST"))]
+    runs = "".join("l" if name == "LD.E.64" else " " for name in names).split()
+    assert max(map(len, runs)) >= 16
+
+
+@pytest.mark.parametrize("function", ["reduce", "reduce_warp", "reducescatter", "reducescatter_warp"])
+def test_reductions_leave_room_for_blocks_of_512_threads(function, found):
+    listing = found["reductions"][function]
+    assert listing["registers"] <= 128
+    assert listing["spills"] == 0
 
 
 # ---------------------------------------------------------------------------------------------------------------- p and g
