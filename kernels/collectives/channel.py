@@ -5,7 +5,8 @@ uses half e & 1. A half has a part for each member. Each member writes its own r
 NIC divide a half differently (far.py, nodes.py).
 
 *A stale flag or line is never taken for a new one.* Flags in rows are 64-bit epochs, and waits compare with >=. Lines have the low 32 bits
-of the epoch. These are never 0 or 1, because staging is initially zero; before they wrap, begin() zeroes staging on all members.
+of the epoch. These are never 0 or 1, because staging is initially zero; before they wrap, begin() zeroes staging on all members. If staging
+has received data without flags, as in reductions by one thread over p2p (near.py), the receiver zeroes it before it sends anything more.
 
 *A half is never overwritten before it has been read.* Collective e writes to the same half as e - 2, so a member must know that the
 receiver has left e - 2. It knows this if every member waits for every other in e - 1, because the receiver sends its data of e - 1 after it

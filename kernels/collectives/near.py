@@ -2,7 +2,7 @@
 
 Small messages are sent as LL-16 lines (NCCL's protocol): a 16-byte store has 8 bytes of data and the epoch twice; the receiver polls the
 line in its own memory. This takes one flight, without a fence or a barrier. Larger messages are stored into dest or loaded from source,
-with flags before and after.
+with flags before and after. Reductions by one thread first send them into staging, in parts.
 
 Lines need not be ordered, because each has its own flag. Data stored into dest is ordered before DONE: the threads of the scope
 synchronize, then the threads that write flags fence at system scope, which covers the others' stores (PTX ISA, causality order).
@@ -332,7 +332,7 @@ _POLLS = 32
 
 @functools.cache
 def fours() -> Any:
-    """Strategy.fours(): all lines are in flight at a time, and polled together. Only line by line, one more member would take 0.3 us.
+    """Strategy.fours(): all lines are in flight at a time, and polled together; otherwise, each member would take a latency.
 
     Members that do not count are loaded as well, because branches between the loads would take longer: this member's lines, which nobody
     writes, and a line of another member again instead of those from n on.
@@ -516,25 +516,39 @@ def _of_pairs(combine: Combine) -> tuple[Any, Any, Any]:
     return begin, more, end
 
 
-def _of_members(load: Any, none: Any, begin: Any, more: Any) -> Any:
-    """Make ``total(entry, source, step)``: combine what all members have at source, in their order.
+@device
+def _on_members(origin, q, at):
+    """A place of _of_members(): the source of member q. origin: team's entry, source."""
+    return remote(origin[1] + at, member(origin[0], q))
 
-    ``load(at, step)`` loads a member's words, ``none()`` returns words without a load, and ``begin(words)`` and ``more(acc, words)``
-    combine them. The words of up to four members are in flight at a time, because a load from a peer takes a microsecond. Words that are
-    not loaded must come from ``none()``: a copy of loaded ones would wait for them before the next load.
+
+@device
+def _in_staging(origin, q, at):
+    """A place of _of_members(): member q's part of staging, or this PE's source. origin: team's entry, source, first part of staging."""
+    entry, source, staging = origin
+    return (source if q == rank_of(entry) else staging + u64(q) * window.STAGING_PART) + at
+
+
+def _of_members(load: Any, none: Any, begin: Any, more: Any, place: Any) -> Any:
+    """Make ``total(origin, at, step)``: combine the data of all members, in their order.
+
+    ``place(origin, q, at)`` returns an address in member q's data, ``load(at, step)`` loads the words there, ``none()`` returns words
+    without a load, and ``begin(words)`` and ``more(acc, words)`` combine them. The words of up to four members are in flight at a time,
+    because a load from a peer takes a microsecond. Words that are not loaded must come from ``none()``: a copy of loaded ones would wait
+    for them before the next load.
     """
 
     @device
-    def total(entry, source, step):
-        n = size_of(entry)
-        w = load(remote(source, member(entry, u32(0))), step)
+    def total(origin, at, step):
+        n = size_of(origin[0])
+        w = load(place(origin, u32(0), at), step)
         x, y, z = none(), none(), none()
         if n > 1:
-            x = load(remote(source, member(entry, u32(1))), step)
+            x = load(place(origin, u32(1), at), step)
         if n > 2:
-            y = load(remote(source, member(entry, u32(2))), step)
+            y = load(place(origin, u32(2), at), step)
         if n > 3:
-            z = load(remote(source, member(entry, u32(3))), step)
+            z = load(place(origin, u32(3), at), step)
         acc = begin(w)
         if n > 1:
             acc = more(acc, x)
@@ -544,13 +558,13 @@ def _of_members(load: Any, none: Any, begin: Any, more: Any) -> Any:
             acc = more(acc, z)
         q = u32(4)
         while q < n:
-            w = load(remote(source, member(entry, q)), step)
+            w = load(place(origin, q, at), step)
             if u32(q + u32(1)) < n:
-                x = load(remote(source, member(entry, u32(q + u32(1)))), step)
+                x = load(place(origin, u32(q + u32(1)), at), step)
             if u32(q + u32(2)) < n:
-                y = load(remote(source, member(entry, u32(q + u32(2)))), step)
+                y = load(place(origin, u32(q + u32(2)), at), step)
             if u32(q + u32(3)) < n:
-                z = load(remote(source, member(entry, u32(q + u32(3)))), step)
+                z = load(place(origin, u32(q + u32(3)), at), step)
             acc = more(acc, w)
             if u32(q + u32(1)) < n:
                 acc = more(acc, x)
@@ -565,8 +579,10 @@ def _of_members(load: Any, none: Any, begin: Any, more: Any) -> Any:
 
 
 @functools.cache
-def _reduce_run(scope: Scope, combine: Combine) -> Any:
-    """Make ``run(entry, source, dest, at, end, step, everywhere)``: combine pairs at byte offsets at, at + step, ..., below end.
+def _reduce_run(scope: Scope, combine: Combine, place: Any = _on_members) -> Any:
+    """Make ``run(origin, dest, at, end, step, everywhere)``: combine pairs at byte offsets at, at + step, ..., below end.
+
+    origin, place: see _of_members().
 
     A thread has two pairs of each of four members in flight; in a warp or alone, four, because fewer threads share the latency.
     """
@@ -622,32 +638,50 @@ def _reduce_run(scope: Scope, combine: Combine) -> Any:
     def more_of_four(acc, words):
         return more_of_two(acc[0], words[0]), more_of_two(acc[1], words[1])
 
-    one = _of_members(load_one, none_of_one, begin_one, more_of_one)
-    two = _of_members(load_two, none_of_two, begin_two, more_of_two)
-    four, fours = _of_members(load_four, none_of_four, begin_four, more_of_four), scope is not BLOCK
+    one = _of_members(load_one, none_of_one, begin_one, more_of_one, place)
+    two = _of_members(load_two, none_of_two, begin_two, more_of_two, place)
+    four, fours = _of_members(load_four, none_of_four, begin_four, more_of_four, place), scope is not BLOCK
 
     @device
-    def run(entry, source, dest, at, end, step, everywhere):
+    def run(origin, dest, at, end, step, everywhere):
+        entry = origin[0]
         while fours and at + _3 * step < end:
-            acc = four(entry, source + at, step)
-            store_pair(entry, dest + at, last(acc[0][0]), everywhere)
-            store_pair(entry, dest + at + step, last(acc[0][1]), everywhere)
-            store_pair(entry, dest + at + _2 * step, last(acc[1][0]), everywhere)
-            store_pair(entry, dest + at + _3 * step, last(acc[1][1]), everywhere)
+            acc = four(origin, at, step)
+            a, b = last(acc[0][0]), last(acc[0][1])
+            _store_pairs(entry, dest + at, step, (a, b, last(acc[1][0]), last(acc[1][1])), everywhere)
             at += _4 * step
         while at + step < end:
-            acc = two(entry, source + at, step)
-            store_pair(entry, dest + at, last(acc[0]), everywhere)
-            store_pair(entry, dest + at + step, last(acc[1]), everywhere)
+            acc = two(origin, at, step)
+            _store_pair(entry, dest + at, last(acc[0]), everywhere)
+            _store_pair(entry, dest + at + step, last(acc[1]), everywhere)
             at += _2 * step
         if at < end:
-            store_pair(entry, dest + at, last(one(entry, source + at, step)), everywhere)
+            _store_pair(entry, dest + at, last(one(origin, at, step)), everywhere)
 
     return run
 
 
 @device
-def store_pair(entry, at, pair, everywhere):
+def _store_pairs(entry, at, step, pairs, everywhere):
+    """Store four pairs at at, at + step, ... on this PE or on every member. Each member's number is loaded once for all."""
+    if everywhere:
+        q = rank_of(entry)
+        for _ in range(size_of(entry)):
+            q = after(q, size_of(entry))
+            to = remote(at, member(entry, q))
+            ptx.st_pair_sys(to, pairs[0][0], pairs[0][1])
+            ptx.st_pair_sys(to + step, pairs[1][0], pairs[1][1])
+            ptx.st_pair_sys(to + _2 * step, pairs[2][0], pairs[2][1])
+            ptx.st_pair_sys(to + _3 * step, pairs[3][0], pairs[3][1])
+    else:
+        ptx.st_pair_plain(at, pairs[0][0], pairs[0][1])
+        ptx.st_pair_plain(at + step, pairs[1][0], pairs[1][1])
+        ptx.st_pair_plain(at + _2 * step, pairs[2][0], pairs[2][1])
+        ptx.st_pair_plain(at + _3 * step, pairs[3][0], pairs[3][1])
+
+
+@device
+def _store_pair(entry, at, pair, everywhere):
     """Store two words on this PE or on every member."""
     if everywhere:
         q = rank_of(entry)
@@ -682,6 +716,49 @@ def _reduce_items(unit: int, combine: Combine) -> Any:
 
 
 @functools.cache
+def _through_staging(scope: Scope, unit: int, combine: Combine) -> Any:
+    """Make ``through(op, c, epoch, dest, source, part, nbytes, everywhere)``: combine parts of ``part`` bytes, all multiples of 16.
+
+    Each member sends every other member its part of source and combines what it has received. A thread has at most 16 loads in flight,
+    and its own memory answers sooner than a peer's. The data has no flags, so what is received is overwritten with
+    zeros, which no later collective takes for a line; the caller must fence before it sends anything.
+    """
+    move, arrive, run, rank, size, sync = (
+        copy(unit, scope),
+        _sync_flags(scope, layout.ARRIVED),
+        _reduce_run(scope, combine, _in_staging),
+        scope.rank,
+        scope.size,
+        scope.sync,
+    )
+
+    @device
+    def through(op, c, epoch, dest, source, part, nbytes, everywhere):
+        entry = c[1]
+        n, me = size_of(entry), rank_of(entry)
+        q, first, step = me, u64(rank()) * _LINE, u64(size()) * _LINE
+        for _ in range(n - 1):
+            q = after(q, n)
+            at = min(u64(q) * part, nbytes)
+            move(remote(line_at(c, epoch, me), member(entry, q)), source + at, min(part, nbytes - at), u64(rank()), u64(size()), False)
+        sync()
+        arrive(op, c, epoch)
+        sync()
+        at = min(u64(me) * part, nbytes)
+        count = min(part, nbytes - at)
+        run((entry, source + at, line_at(c, epoch, u32(0))), dest + at if everywhere else dest, first, count, step, everywhere)
+        q = me
+        for _ in range(n - 1):
+            q = after(q, n)
+            i = first
+            while i < count:
+                ptx.st_pair_plain(line_at(c, epoch, q) + i, _0, _0)
+                i += step
+
+    return through
+
+
+@functools.cache
 def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
     """Reduce in two steps: a member combines its slice of all sources and stores it into every dest.
 
@@ -689,18 +766,23 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
     """
     arrive, done, rank, size, sync = _sync_flags(scope, layout.ARRIVED), _sync_flags(scope, layout.DONE), scope.rank, scope.size, scope.sync
     pairs, items, item = _reduce_run(scope, combine), _reduce_items(unit, combine), constant(combine.words * layout.WORD)
+    alone, through = scope is THREAD, _through_staging(scope, unit, combine)
 
     @device
     def reduce(op, c, epoch, dest, source, nbytes):
         entry = c[1]
         n, me = u64(size_of(entry)), u64(rank_of(entry))
+        part = ((nbytes + _BELOW_LINE) // _LINE + n - _1) // n * _LINE
+        if alone and part <= window.STAGING_PART and (source | dest | nbytes) & _BELOW_LINE == _0:
+            through(op, c, epoch, dest, source, part, nbytes, True)
+            done(op, c, epoch)
+            return epoch
         arrive(op, c, epoch)
         sync()
-        part = ((nbytes + _BELOW_LINE) // _LINE + n - _1) // n * _LINE
         at, end = min(me * part, nbytes), min((me + _1) * part, nbytes)
         if (source | dest) & _BELOW_LINE == _0:
             whole = end if end & _BELOW_LINE == _0 else end - (end & _BELOW_LINE)
-            pairs(entry, source, dest, at + u64(rank()) * _LINE, whole, u64(size()) * _LINE, True)
+            pairs((entry, source), dest, at + u64(rank()) * _LINE, whole, u64(size()) * _LINE, True)
             at = max(at, whole)
         items(entry, source, dest, at + u64(rank()) * item, end, u64(size()) * item, nbytes, True)
         sync()
@@ -715,17 +797,22 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
     """Strategy.reducescatter()."""
     arrive, done, rank, size, sync = _sync_flags(scope, layout.ARRIVED), _sync_flags(scope, layout.DONE), scope.rank, scope.size, scope.sync
     pairs, items, item = _reduce_run(scope, combine), _reduce_items(unit, combine), constant(combine.words * layout.WORD)
+    alone, through = scope is THREAD, _through_staging(scope, unit, combine)
 
     @device
     def reducescatter(op, c, epoch, dest, source, step, nbytes):
         entry = c[1]
+        if alone and nbytes <= window.STAGING_PART and (source | dest | nbytes) & _BELOW_LINE == _0:  # step is nbytes
+            through(op, c, epoch, dest, source, nbytes, u64(size_of(entry)) * nbytes, False)
+            ptx.fence_sys()  # the zeros are there before what the next collective sends
+            return epoch
         own = source + u64(rank_of(entry)) * step
         arrive(op, c, epoch)
         sync()
         at = _0
         if (own | dest) & _BELOW_LINE == _0:
             at = nbytes - (nbytes & _BELOW_LINE)
-            pairs(entry, own, dest, u64(rank()) * _LINE, at, u64(size()) * _LINE, False)
+            pairs((entry, own), dest, u64(rank()) * _LINE, at, u64(size()) * _LINE, False)
         items(entry, own, dest, at + u64(rank()) * item, nbytes, u64(size()) * item, nbytes, False)
         sync()
         done(op, c, epoch)  # then sources may be reused

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import time
 
 import numpy as np
 import pytest
@@ -269,6 +270,42 @@ def test_reductions_in_place(heap, backwards, name):
     for size in (3, LL_BYTES // 8 + 1, (2 * pgas.n_pes() + 1) * LL_BYTES // 8):
         for team in (pgas.TEAM_WORLD, backwards):
             reduced(heap, name, team, np.dtype(np.int64), size, "_block", "SUM", in_place=True)
+
+
+@checklist("Collectives", "reductions", "reducescatter", "in place", "sizes around every protocol's border")
+@pytest.mark.parametrize("name", ["reduce", "reducescatter"])
+def test_reductions_by_one_thread(heap, backwards, name):
+    """Of elements whose sums are rounded, in member order; dest is another array, then source. Sizes of 16 bytes and others."""
+    parts = 1 if name == "reducescatter" else pgas.n_pes()
+    for nbytes in (128, 144, 2 * LL_BYTES * parts - 16, 2 * LL_BYTES * parts, 2 * LL_BYTES * parts + 16, 1000, 1008):
+        for in_place in (False, True):
+            reduced(heap, name, backwards, np.dtype(np.float64), nbytes // 8, "", "SUM", in_place=in_place)
+
+
+@checklist("Collectives", "reductions", "reducescatter")
+@pytest.mark.parametrize("name", ["reduce", "reducescatter"])
+def test_what_was_sent_without_lines_is_never_a_line(heap, name):
+    """Data of one thread that looks like lines of later collectives, which wait because the other members come late."""
+    n, me = pgas.n_pes(), pgas.my_pe()
+    team = pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1, n)  # whose first epoch is 2
+    lines, turns = 16, 4
+    words = np.repeat(4 + 3 * np.arange(turns), 2 * lines // turns) << 32  # pairs like four lines of the last epoch of each turn
+    large = heap.array(np.tile(words, n))
+    small, dest, sums = heap.array(np.arange(lines, dtype=np.int64) + me), heap.zeros(2 * lines * n, np.int64), heap.zeros(lines, np.int64)
+    expected = n * np.arange(lines) + n * (n - 1) // 2
+    to = dest if name == "reduce" else dest[: 2 * lines]
+    try:
+        for turn in range(turns):
+            pgas.barrier_all()
+            launch_together(reducing(name, "", "SUM"), 1, 1, team, to, large)
+            launch_together(reducing("reduce", "", "SUM"), 1, 1, team, sums, small)
+            pgas.barrier_all()
+            if me:
+                time.sleep(0.1)
+            launch_together(reducing("reduce", "", "SUM"), 1, 1, team, sums, small)
+            everywhere(difference(sums.copy_to_host(), expected, f"turn {turn}"))
+    finally:
+        pgas.team_destroy(team)
 
 
 @checklist("Collectives", "broadcast", "fcollect and alltoall", "in place")

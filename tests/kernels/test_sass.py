@@ -454,6 +454,12 @@ def test_lines_of_four_members_are_in_flight_together(function, found):
     assert sum(run >= 16 for run in runs_of_loads(found["reductions"][function])) >= 3
 
 
+@pytest.mark.parametrize("function", ["reduce", "reducescatter"])
+def test_a_thread_loads_what_members_have_sent_from_staging(function, found):
+    """The first four members' data, then the next four's: addresses on peers would take the peers' numbers."""
+    assert max(runs_of_loads(found["reductions"][function])) >= 32
+
+
 @pytest.mark.parametrize("function", ["reduce", "reducescatter_warp", "fcollect_warp"])
 def test_sixteen_words_are_loaded_before_they_are_sent_as_lines(function, found):
     names = [name for name in opcodes(found["reductions"][function]) if name.startswith(("LD.", "ST"))]
