@@ -30,8 +30,6 @@ from pgas.perftests.harness.options import ALL, OF_COLLECTIVES, Defaults, Option
 from pgas.perftests.harness.team import Case, CollTest, Measured, run_named
 from pgas.perftests.harness.workload import WARP
 
-__all__ = ["TESTS", "main"]
-
 #: Names of the scopes in NVSHMEM's tables of reductions.
 _LETTERS = {"thread": "t", "warp": "w", "block": "b"}
 

@@ -24,8 +24,6 @@ from pgas.perftests.harness.collectives import COLLECTIVES, Buffers, CollectiveM
 from pgas.perftests.harness.options import OF_COLLECTIVES, Defaults, Options
 from pgas.perftests.harness.team import Case, CollTest, Measured, run_named
 
-__all__ = ["TESTS", "main", "together"]
-
 
 def _each(stream: Any, calls: Sequence[Callable[[], None]]) -> list[float]:
     """Return the seconds of each call."""

@@ -23,8 +23,6 @@ from pgas.base.arguments import Parser, output_file, within
 from pgas.base.output import outlive_reader
 from pgas.perftests.harness.report import commit, now
 
-__all__ = ["main"]
-
 #: Number of elements of an operand: 4 KiB of float32.
 _SIZE = 1024
 

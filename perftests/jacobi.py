@@ -37,8 +37,6 @@ from pgas.base.output import outlive_reader
 from pgas.perftests.harness.options import TRANSPORTS
 from pgas.perftests.harness.report import said
 
-__all__ = ["main"]
-
 #: The norm below which the solver ends, like NVIDIA's.
 _TOLERANCE = 1e-8
 

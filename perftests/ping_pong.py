@@ -25,8 +25,6 @@ from pgas.perftests.harness.report import LATENCY
 from pgas.perftests.harness.transfer import Transfer
 from pgas.perftests.harness.workload import Workload
 
-__all__ = ["SIGNAL_WQES", "flag_only", "flag_test", "increase", "kernel", "payload_then_flag", "perf_test", "signal", "with_flag"]
-
 #: Number of WQEs of a SIGNAL_SET: a masked compare-and-swap, and the NOP that completes it. An atomic increment is one WQE.
 SIGNAL_WQES = 2
 

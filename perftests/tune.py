@@ -29,8 +29,6 @@ from pgas.perftests.harness.collectives import dtype_of
 from pgas.perftests.harness.report import commit, now
 from pgas.perftests.harness.workload import DATATYPES
 
-__all__ = ["main"]
-
 #: Maximum time of the chosen number of blocks, relative to the best.
 _SLACK = 1.03
 

@@ -12,8 +12,6 @@ from pgas.base.output import outlive_reader
 from pgas.base.version import __version__
 from pgas.base.waits import say
 
-__all__ = ["main"]
-
 #: By command, its help text, and the module of its function run(arguments), which may import the compiler. The module of a command with
 #: arguments also has a function add_arguments(parser).
 _COMMANDS = {

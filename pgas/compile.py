@@ -40,8 +40,6 @@ from pgas.kernels.compiler.reason import reason
 from pgas.sass import COMPUTE_CAPABILITY, Built, assemble, compile_ptx
 from pgas.transports import registry
 
-__all__ = ["Found", "add_arguments", "launched", "run"]
-
 #: Maximum number of launches of a program, because it may be waiting in a loop for a result, although no kernel runs.
 _LAUNCHES = 10_000
 

@@ -40,8 +40,6 @@ from pgas.job.bootstrap.store import Store
 from pgas.job.bootstrap.store_messages import Address
 from pgas.job.bootstrap.store_server import StoreServer
 
-__all__ = ["main"]
-
 #: Seconds for PEs to end by themselves after one has failed or after Ctrl-C, and seconds after SIGTERM.
 _GRACE_S, _TERM_S = 6.0, 2.0
 

@@ -17,8 +17,6 @@ from pgas.base.errors import PgasError
 from pgas.kernels import compiler, window
 from pgas.transports import registry
 
-__all__ = ["COMPUTE_CAPABILITY", "CONSTANTS", "Built", "Kernels", "assemble", "build", "build_all", "compile_ptx", "configure"]
-
 COMPUTE_CAPABILITY = (9, 0)
 
 #: Kernels (plain functions) and the types of their arguments, by name.

@@ -11,8 +11,6 @@ from enum import IntEnum
 from ipaddress import IPv6Address
 from pathlib import Path
 
-__all__ = ["ROOT", "Device", "Distance", "Gid", "Port", "devices", "distance", "nearest", "numa_node", "pci_address", "read"]
-
 #: Directory that contains sysfs; libibverbs looks for sysfs in SYSFS_PATH if set, otherwise in /sys.
 ROOT = Path(os.environ.get("SYSFS_PATH", "/sys")).parent
 

@@ -13,8 +13,6 @@ from pgas.transports.memory.protocol import Memory, Segment
 from pgas.transports.nic.protocol import Part
 from pgas.transports.registry import Setting
 
-__all__ = ["P2P", "attach_peers"]
-
 
 class P2P:
     """The transport by loads and stores (registry.Transport)."""

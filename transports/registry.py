@@ -16,11 +16,6 @@ from pgas.transports.nic.adapter import Opener
 from pgas.transports.nic.protocol import NIC, Part
 from pgas.transports.selection import Choice
 
-__all__ = [
-    "QUEUE_PAIRS", "Pair", "Setting", "Transport", "get", "names", "needing", "of_queues", "over_nic", "pairs", "parts", "queue_pairs",
-    "register", "through_nics",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Setting:

@@ -8,8 +8,6 @@ from pgas.base.errors import TransportError
 from pgas.base.remedies import mend
 from pgas.transports.devices import ROCE_V1, ROCE_V2, ROOT, Device, Distance, Gid, Port, nearest
 
-__all__ = ["Choice", "Suits", "choose", "choose_gid", "gid_of"]
-
 #: Function that returns why a transport cannot use a device and port, None if it can. It may open the device to find out.
 Suits = Callable[[Device, Port], str | None]
 

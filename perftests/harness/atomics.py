@@ -16,8 +16,6 @@ from pgas.perftests.harness.payload import WrongByte
 from pgas.perftests.harness.transfer import Transfer
 from pgas.perftests.harness.workload import ATOMIC_OPS, Workload
 
-__all__ = ["OPERATIONS", "AtomicOption", "Updated", "bandwidth_kernels", "latency_kernels", "oracle", "wqes"]
-
 
 @dataclass(frozen=True)
 class AtomicOption:

@@ -15,19 +15,6 @@ from pgas.perftests.harness.workload import WARP, Workload, latency_workload, pu
 from pgas.perftests.harness.workload import share as plain_share
 from pgas.transports.mlx5.wqe import MESSAGE_MAX
 
-__all__ = [
-    "LENT_BYTES",
-    "bandwidth_kernels",
-    "bandwidth_workload",
-    "latency_kernels",
-    "lent_bandwidth_kernels",
-    "lent_latency_kernels",
-    "message_workload",
-    "scope_syncs",
-    "share",
-    "wqes",
-]
-
 share = cuda.jit(device=True)(plain_share)
 
 

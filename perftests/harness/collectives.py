@@ -22,10 +22,6 @@ from pgas.perftests.harness.options import ALL, Options
 from pgas.perftests.harness.payload import GUARD_BYTES
 from pgas.perftests.harness.workload import DATATYPES, REDUCE_OPS, WARP, Workload, share
 
-__all__ = [
-    "BITWISE", "COLLECTIVES", "SCOPES", "VARIANTS", "Buffers", "CollectiveMessage", "NamedCollective", "dtype_of", "messages", "row_bytes",
-]  # fmt: skip
-
 #: Number of sources per PE. It is not two, because the halves of staging alternate.
 VARIANTS = 3
 

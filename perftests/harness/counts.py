@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from pgas.job import runtime
 
-__all__ = ["Issued", "find_fault", "nic_counts"]
-
 
 @dataclass(frozen=True)
 class Issued:

@@ -7,8 +7,6 @@ from numba import cuda
 
 import pgas
 
-__all__ = ["Counter", "grid_barrier"]
-
 
 @cuda.jit(device=True)
 def grid_barrier(counter: Any, target: int) -> None:

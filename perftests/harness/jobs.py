@@ -17,11 +17,6 @@ from typing import IO, NoReturn
 
 from pgas.base.launcher import launched
 
-__all__ = [
-    "BASELINES", "RESULTS", "ROOT", "Step", "end_running", "ended_by_signals", "gpus", "machine_name", "marked", "mpirun", "mps", "run",
-    "starting",
-]  # fmt: skip
-
 #: Directory of the repository, or of the package if it is installed from a wheel.
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -11,8 +11,6 @@ from pgas.perftests.harness.payload import GUARD_BYTES
 from pgas.perftests.harness.workload import ATOMIC_OPS, DATATYPES, REDUCE_OPS, WARP
 from pgas.transports import registry
 
-__all__ = ["ALL", "OF_COLLECTIVES", "OF_ONE_CTA", "TRANSPORTS", "Defaults", "Options", "parse"]
-
 TRANSPORTS = (*registry.names(), *registry.pairs())
 
 _LARGEST = 2**31 - 1

@@ -40,8 +40,6 @@ from pgas.perftests.harness.report import BANDWIDTH, Report, Row
 from pgas.perftests.harness.transfer import Transfer
 from pgas.perftests.harness.workload import Workload
 
-__all__ = ["Pattern", "PerfTest", "RefusedError", "complain", "in_job", "new_report", "progress", "run", "unwritable", "write_files"]
-
 NPES = 2
 
 

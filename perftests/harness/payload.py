@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from pgas.perftests.harness.workload import Workload
 
-__all__ = ["GUARD_BYTES", "POISON", "WrongByte", "dest_image", "find_fault", "random_elements", "source_image"]
-
 #: Number of bytes of guard on either side of the message: two cache lines, so that the message is aligned like the array.
 GUARD_BYTES = 256
 #: Byte value of guards and gaps of a destination.

@@ -11,10 +11,6 @@ from typing import Any
 
 from pgas.perftests.harness.jobs import starting
 
-__all__ = ["BANDWIDTH", "LATENCY", "Report", "Row", "commit", "header_lines", "now", "place", "proxy_line", "row_line", "rows_in_lines",
-    "run_lines", "said", "title_lines",
-]  # fmt: skip
-
 #: Quantity that the rows of a test measure.
 BANDWIDTH, LATENCY = "bandwidth", "latency"
 

@@ -22,8 +22,6 @@ from pgas.perftests.harness import counts, pair, report, timing
 from pgas.perftests.harness.collectives import BITWISE, dtype_of, row_bytes
 from pgas.perftests.harness.options import ALL, Defaults, Options
 
-__all__ = ["Case", "CollTest", "Measured", "measure", "run_named"]
-
 
 @dataclass(frozen=True)
 class Measured:

@@ -8,8 +8,6 @@ from numba import cuda
 
 import pgas
 
-__all__ = ["kernel_seconds", "prepare"]
-
 #: Duration of the lead-in, 400 µs, because the CPU needs some tens of microseconds to queue two events and a kernel with arrays.
 _LEAD_IN_STEPS, _LEAD_IN_STEP_NS = 20, 20_000
 

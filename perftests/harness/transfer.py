@@ -7,8 +7,6 @@ from pgas.perftests.harness import payload
 from pgas.perftests.harness.payload import WrongByte
 from pgas.perftests.harness.workload import Workload
 
-__all__ = ["Transfer"]
-
 
 class Transfer:
     """A row's source on one PE and its destination, between guards, on the other. The constructor and free() are collective."""

@@ -5,11 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = [
-    "ATOMIC_OPS", "DATATYPES", "REDUCE_OPS", "WARP", "Workload", "element_type", "latency_workload", "p_workload", "put_workload",
-    "rounds_of_warps", "share",
-]  # fmt: skip
-
 #: Number of threads of a warp.
 WARP = 32
 

@@ -37,8 +37,6 @@ _TYPES_ON_GPUS = ("uint8", "float32", "uint64")
 #: Variables that are not part of the printed command.
 _NOT_SAID = ("PGAS_TRANSPORT", "PGAS_TIMEOUT", "PGAS_CHANNELS", "PGAS_LL_BYTES", *config.SECRETS)
 
-__all__ = ["main", "run"]
-
 #: Number of attempts to make a failing program smaller. Each runs several times in several blocks, because not every run may show the
 #: fault.
 _TRIALS = 100

@@ -40,8 +40,6 @@ from pgas.perftests.programs.operation import (
 from pgas.perftests.programs.oracle import finite
 from pgas.perftests.programs.rules import Rules
 
-__all__ = ["DTYPES", "GROUP", "draw", "shape"]
-
 #: Number of programs that run together, one block each: program n is in group n // GROUP.
 GROUP = 32
 

@@ -14,8 +14,6 @@ import pgas
 from pgas.perftests.harness.grid import grid_barrier
 from pgas.perftests.programs.operation import BLOCK, LANES, LOCAL_BYTES, THREAD, PhaseEnd, has_atomics
 
-__all__ = ["COLUMNS", "IN_DEST", "IN_SOURCE", "MEETINGS", "KernelData", "copied", "interpreter", "operation_of", "signalled"]
-
 #: Number of grid barriers per phase.
 MEETINGS = 4
 

@@ -34,8 +34,6 @@ from pgas.perftests.programs.operation import (
 )
 from pgas.perftests.programs.oracle import fetches
 
-__all__ = ["Host", "channel_of"]
-
 _WITHOUT_OPERAND = (Kind.ATOMIC_FETCH, Kind.ATOMIC_INC, Kind.ATOMIC_FETCH_INC)
 _OF_A_SIGNAL = {Kind.FLAG_P: "p", Kind.FLAG_SET: "atomic_set", Kind.FLAG_ADD: "atomic_add"}
 

@@ -13,13 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "ALL", "ANY", "BLOCK", "COLLECTIVES", "COUNTERS", "DATA", "FLAGS", "FLOAT_ATOMICS", "GETS", "IN_PLACE", "LANES", "LOCAL_BYTES",
-    "MEETINGS", "PUTS", "SEVERAL", "SIGNALS", "SIGNAL_ADD", "SIGNAL_BEGIN", "SIGNAL_SET", "SOME", "STRIDED", "TESTS_OF_SEVERAL", "THREAD",
-    "VECTOR", "WAITS", "WAITS_FOR_SEVERAL", "WARP", "Kind", "Operation", "PhaseEnd", "Program", "Shape", "callers", "element",
-    "has_atomics", "is_added", "is_atomic", "is_fetching", "line", "named", "spread", "wait_set",
-]  # fmt: skip
-
 THREAD, WARP, BLOCK = range(3)
 SIGNAL_SET, SIGNAL_ADD = range(2)
 

@@ -36,8 +36,6 @@ from pgas.perftests.programs.operation import (
 )
 from pgas.perftests.programs.rules import Rules, holds
 
-__all__ = ["Fault", "Oracle", "Results", "fetches", "finite", "image"]
-
 
 class Results(NamedTuple):
     """Results of a program: bytes of the region by phase and PE; fetched bytes by number of the operation."""

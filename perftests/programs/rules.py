@@ -42,8 +42,6 @@ from pgas.perftests.programs.operation import (
     wait_set,
 )
 
-__all__ = ["Rules", "defined", "holds"]
-
 #: Modes of access; WORD: atomic with accesses of the same class to that word.
 READ, WRITE, WORD = range(3)
 

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable
 from pgas.perftests.programs.operation import Operation, Program
 from pgas.perftests.programs.rules import Rules
 
-__all__ = ["Numbered", "legal", "shrunk"]
-
 #: An operation with its number in the program that was drawn.
 Numbered = tuple[int, Operation]
 

@@ -23,8 +23,6 @@ from pgas.perftests.programs import interpreter
 from pgas.perftests.programs.operation import BLOCK, LANES, THREAD, WARP
 from pgas.transports import registry
 
-__all__ = ["Arrays", "Soak", "SoakShape", "check", "fill", "operate"]
-
 # Operations; the numbers of copies are those of the interpreter.
 _NAMES = {0: "put", 1: "put_nbi", 2: "get", 3: "get_nbi", 6: "put_signal", 7: "put_signal_nbi", 8: "p", 9: "g"}
 _GET, _GET_NBI, _PUT_SIGNAL, _PUT_SIGNAL_NBI, _P, _G, _ADD, _FETCH_ADD = 2, 3, 6, 7, 8, 9, 10, 11

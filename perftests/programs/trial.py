@@ -30,8 +30,6 @@ from pgas.perftests.programs.operation import (
 )
 from pgas.perftests.programs.oracle import Fault, Oracle, Results, fetches, image
 
-__all__ = ["Trial"]
-
 _LARGEST_REGION = 8192
 #: Minimum number of bytes of registered memory. CUDA allocates small arrays from one block, which can be registered only once.
 _LEAST_REGISTERED = 1 if pgas.SIMULATOR else 4 << 20

@@ -5,8 +5,6 @@ from typing import Any
 
 from pgas.base.errors import PgasError
 
-__all__ = ["everywhere", "of_another"]
-
 
 def everywhere(exchange: Callable[[Any], list[Any]], step: Callable[[], Any], error: type[PgasError]) -> list[Any]:
     """Take a step and return the results of all PEs. Collective.

@@ -12,8 +12,6 @@ from pgas.base.config import parse_size
 from pgas.base.launcher import launched_rank
 from pgas.base.text import host, integer, printable, real
 
-__all__ = ["Parser", "host_and_port", "input_file", "one_of", "output_file", "pattern", "positive", "size_flag", "within"]
-
 
 class Parser(argparse.ArgumentParser):
     """A parser of a command that one process or all PEs of a job run. Only PE 0 prints.

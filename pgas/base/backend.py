@@ -18,8 +18,6 @@ import sys
 from pgas.base.errors import PgasError
 from pgas.base.launcher import OWN_VARIABLES, launched_rank
 
-__all__ = ["SIMULATOR", "cuda_device_count", "for_children", "say_where"]
-
 #: CUDA_ERROR_NO_DEVICE.
 _NO_DEVICE = 100
 

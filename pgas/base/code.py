@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from types import CodeType
 
-__all__ = ["nested"]
-
 
 def nested(code: CodeType) -> Iterator[CodeType]:
     """Yield the code of a function and of the functions defined in it."""

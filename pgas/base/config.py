@@ -14,8 +14,6 @@ from typing import Any
 from pgas.base import launcher
 from pgas.base.text import printable, real
 
-__all__ = ["VARIABLES", "Faults", "Variable", "debugging", "parse_size", "read", "size_text"]
-
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 

@@ -9,8 +9,6 @@ import socket
 import struct
 from typing import NamedTuple
 
-__all__ = ["Peer", "name_senders", "of", "receive"]
-
 _UCRED = struct.Struct("3i")  # pid, uid, gid
 
 

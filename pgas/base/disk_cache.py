@@ -23,8 +23,6 @@ from typing import Any
 
 from pgas.base.errors import PgasWarning
 
-__all__ = ["Files", "NoPlace", "OnDisk", "Uncacheable", "keep", "places"]
-
 _DIGEST_SIZE = hashlib.sha256().digest_size
 
 #: Directories that cannot be written to, for which a warning was given.

@@ -8,10 +8,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["LAUNCHED", "MAX_PES", "OWN_VARIABLES", "STARTED_BY", "Launched", "environment", "is_launcher", "launched", "launched_rank",
-    "read_launched", "start_marking", "starter",
-]  # fmt: skip
-
 #: Maximum number of PEs in a job.
 MAX_PES = 4096
 

@@ -15,8 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["AT_END", "LastWord", "Watch", "described", "fate", "listed", "long_wait", "parent", "state"]
-
 #: ioctl PIDFD_GET_INFO with PIDFD_INFO_EXIT (Linux 6.15): the exit status of a process, even after its parent has waited for it.
 _PIDFD_GET_INFO, _PIDFD_INFO_EXIT, _PIDFD_INFO = 3 << 30 | 72 << 16 | 0xFF << 8 | 11, 1 << 3, struct.Struct("=Q52xi8x")
 

@@ -7,8 +7,6 @@ do not. Registers are not counted, because the simulator has no machine code.
 
 from math import prod
 
-__all__ = ["NAME", "SHARED_PER_BLOCK", "SMS", "THREADS_PER_BLOCK", "THREADS_PER_WARP", "check_launch", "resident_blocks"]
-
 NAME = "H100"
 SMS = 132
 MAX_GRID = (2**31 - 1, 65535, 65535)

@@ -5,8 +5,6 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["outlive_reader"]
-
 
 class _File(io.FileIO):
     """A file that discards what is written after its last reader has ended."""

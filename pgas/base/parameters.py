@@ -7,8 +7,6 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-__all__ = ["bound", "call", "in_kernels", "is_integer", "misfit", "suggestion"]
-
 #: Pattern of errors that already name what they are about: a function, a variable, or the thread of a kernel in the simulator.
 _NAMED = re.compile(r"\bpgas\.\w+|\bPGAS_\w+=|^tid=")
 _THREAD = re.compile(r"^tid=\[[\d, ]+\] ctaid=\[[\d, ]+\]: (?=pgas\.)")

@@ -15,8 +15,6 @@ count has 4 bytes.
 import struct
 from typing import Any
 
-__all__ = ["DEPTH_MAX", "dumps", "loads"]
-
 #: Maximum nesting of lists and tuples. Decoding recurses, so a sender must not choose the depth.
 DEPTH_MAX = 16
 

@@ -7,8 +7,6 @@ CUDA, rdma-core, NVSHMEM, and libraries on top of NVSHMEM, because users also se
 import re
 from dataclasses import dataclass
 
-__all__ = ["REMEDIES", "START_MPS", "Remedy", "explain", "mend"]
-
 START_MPS = (
     "export CUDA_MPS_PIPE_DIRECTORY=/tmp/mps CUDA_MPS_LOG_DIRECTORY=/tmp/mpslog; "
     "mkdir -p $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY; nvidia-cuda-mps-control -d"

@@ -4,8 +4,6 @@ import ipaddress
 import re
 from collections.abc import Sequence
 
-__all__ = ["host", "integer", "printable", "ranges", "real"]
-
 #: Maximum number of ranges in the text of ranges().
 _MAX_RANGES = 6
 

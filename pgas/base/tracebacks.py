@@ -15,8 +15,6 @@ from typing import Any
 from pgas.base import config
 from pgas.base.errors import PgasError
 
-__all__ = ["OF_PGAS", "cut", "install"]
-
 #: Modules of the library. The perf tests count as user programs.
 OF_PGAS = re.compile(r"pgas(?!\.perftests)(\.|$)")
 

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from pgas.base import config
 from pgas.base.liveness import long_wait
 
-__all__ = ["overdue", "patience", "say", "tell_if_late", "until"]
-
 #: Maximum timeout of poll(2), which is an int.
 _POLL_MAX_MS = (1 << 31) - 1
 

@@ -12,8 +12,6 @@ from pgas.transports import registry
 from pgas.transports.devices import Device, Port
 from pgas.transports.selection import SOFTHCA, choose_gid
 
-__all__ = ["ALL", "CHECKS", "NIC", "ON_GPUS", "PATHS", "Finding", "Status", "examine"]
-
 #: Names for which doctor gives a verdict. ibgda and ibrc are over an RDMA device, softhca is both of them over the software NIC, on GPUs.
 PATHS = ("simulator", *registry.names(), SOFTHCA)
 

@@ -9,8 +9,6 @@ from pgas.base.text import printable
 from pgas.doctor.info import table
 from pgas.job.paths import card
 
-__all__ = ["run"]
-
 
 def run(_: argparse.Namespace) -> None:
     """Print queue pairs, CQs, keys, and counters of every software NIC of this machine."""

@@ -10,8 +10,6 @@ from pgas.base.version import __version__
 from pgas.job import runtime
 from pgas.kernels import window
 
-__all__ = ["run", "table"]
-
 
 def table(rows: Sequence[tuple[str, ...]]) -> str:
     """Return rows of cells in columns."""

@@ -8,8 +8,6 @@ from typing import Any
 
 from pgas.transports.devices import ROOT, Device, devices, read
 
-__all__ = ["Gpu", "Machine", "Mpi", "Nic", "Verbs", "number"]
-
 _NVIDIA, _MELLANOX = "0x10de", "0x15b3"
 _DISPLAY_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers. An NVIDIA card also has other functions, such as audio and USB.
 

@@ -8,8 +8,6 @@ import re
 
 from pgas.base.remedies import Remedy, explain
 
-__all__ = ["explained"]
-
 #: Kinds of messages, from the most to the least special. The first one that matches explains a message.
 _KINDS = (
     Remedy("hang",

@@ -31,8 +31,6 @@ from pgas.transports.nic.queue_pair import check_caps
 from pgas.transports.selection import choose_gid
 from pgas.transports.verbs.device import OpenDevice
 
-__all__ = ["observe"]
-
 #: Bits of CapEff (capabilities(7)).
 _CAPABILITIES = {14: "IPC_LOCK", 21: "SYS_ADMIN"}
 

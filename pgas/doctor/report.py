@@ -27,8 +27,6 @@ from pgas.transports import registry
 from pgas.transports.devices import Device, Port
 from pgas.transports.selection import SOFTHCA, Choice, Suits, choose
 
-__all__ = ["BITS", "Verdict", "asked_of", "exit_status", "judge", "nic_of", "run", "suits", "weighed"]
-
 #: By path, its bit in the exit status.
 BITS = {path: 4 << i for i, path in enumerate(PATHS)}
 

@@ -14,8 +14,6 @@ from pgas.job import runtime
 from pgas.transports import registry
 from pgas.transports.devices import Device, distance, numa_node
 
-__all__ = ["NAMES", "matrix", "report", "run"]
-
 #: Names that nvidia-smi topo -m uses, each with the path that it stands for.
 NAMES = (
     ("X", "nothing: itself"),

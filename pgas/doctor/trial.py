@@ -13,8 +13,6 @@ from pgas.transports.mlx5.contexts import Access
 from pgas.transports.nic.adapter import Adapter, AddressPath, Uar
 from pgas.transports.nic.queue_pair import QueuePair, Queues, returns_big_endian
 
-__all__ = ["try_queue_pair"]
-
 #: Bytes of registered memory, and the offset at which its memory region begins; the UMEM of the queues lies before it.
 _NBYTES, _DATA = 2 << 20, 1 << 20
 _DEPTH = 128

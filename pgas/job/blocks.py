@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-__all__ = ["TABLE", "Blocks"]
-
 #: As long as each part of a message fits into staging (PGAS_LL_BYTES), more blocks take less time than the flags of a large message.
 _THROUGH_STAGING = ((0, 1), (4 << 10, 4), (16 << 10, 8), (32 << 10, 16), (64 << 10, 32), (128 << 10, 64), (256 << 10, 32))
 _EXCHANGED = ((0, 1), (512, 4), (2 << 10, 16), (8 << 10, 32))

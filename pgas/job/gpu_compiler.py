@@ -17,8 +17,6 @@ from pgas.base.launcher import launched_rank
 from pgas.kernels import window
 from pgas.sim import transfer
 
-__all__ = ["GPUCompiler"]
-
 
 class GPUCompiler:
     """The process, which starts with the first kernel; a context manager that ends it."""

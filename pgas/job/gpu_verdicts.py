@@ -12,8 +12,6 @@ from pgas.kernels import window
 from pgas.kernels.compiler import compiler
 from pgas.kernels.compiler.reason import reason
 
-__all__ = ["missing"]
-
 #: Compute capability of an H100.
 _COMPUTE_CAPABILITY = (9, 0)
 

@@ -22,8 +22,6 @@ from pgas.transports import p2p
 from pgas.transports.memory.protocol import GRANULARITY, Memory, Segment, whole_pages
 from pgas.transports.nic.protocol import NIC
 
-__all__ = ["Bounds", "Growth"]
-
 
 @dataclass(frozen=True)
 class Bounds:

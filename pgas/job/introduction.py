@@ -17,8 +17,6 @@ from pgas.job.paths import hca, topology
 if TYPE_CHECKING:
     from pgas.job.paths.gpu import GPU
 
-__all__ = ["announce", "introduce"]
-
 
 def introduce(me: int, requested: Mapping[str, Any], gpu: "GPU | None", exchange: Callable[[Any], list[Any]]) -> list[topology.PE]:
     """Exchange the descriptions of all PEs, check that they fit together, and return them by number. Collective.

@@ -6,8 +6,6 @@ from pgas.job.health import device_state
 from pgas.job.paths.platform import platform
 from pgas.job.runtime import Job
 
-__all__ = ["reset"]
-
 _CALL = "pgas.reset()"
 
 

@@ -44,8 +44,6 @@ from pgas.transports import registry
 from pgas.transports.memory.protocol import Memory, heap_segment, whole_pages
 from pgas.transports.nic.protocol import NIC, Part
 
-__all__ = ["Job", "current", "finalize", "init"]
-
 _job: "Job | None" = None
 
 #: The parent's job in a process forked from a PE, where it is kept but not used.

@@ -12,8 +12,6 @@ from pgas.sim import engine
 from pgas.transports.memory.protocol import Memory
 from pgas.transports.nic.protocol import NIC
 
-__all__ = ["of"]
-
 
 @contextlib.contextmanager
 def of(

@@ -15,8 +15,6 @@ from pgas.job.gpu_compiler import GPUCompiler
 from pgas.job.memory.array import SymmetricArray
 from pgas.sim import engine, frontend
 
-__all__ = ["ATTRIBUTES", "as_on_gpus"]
-
 #: Public attributes of numba-cuda's DeviceNDArray (a test compares them).
 ATTRIBUTES = frozenset(
     """

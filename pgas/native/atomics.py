@@ -16,14 +16,6 @@ from numba.core.typing import signature
 
 from pgas.native.cpu import compiled
 
-__all__ = [
-    "atomic_add_f32", "atomic_add_f64", "atomic_add_u32", "atomic_add_u64", "atomic_and_u32", "atomic_and_u64", "atomic_compare_swap_u16",
-    "atomic_compare_swap_u32", "atomic_compare_swap_u64", "atomic_exchange_u32", "atomic_exchange_u64", "atomic_or_u32", "atomic_or_u64",
-    "atomic_xor_u32", "atomic_xor_u64", "copy", "fence_seq_cst", "load_acquire_u8", "load_acquire_u16", "load_acquire_u32",
-    "load_acquire_u64", "load_u8", "load_u16", "load_u32", "load_u64", "store_release_u8", "store_release_u16", "store_release_u32",
-    "store_release_u64", "store_u8", "store_u16", "store_u32", "store_u64",
-]  # fmt: skip
-
 _U64 = types.uint64
 _TYPES = {1: types.uint8, 2: types.uint16, 4: types.uint32, 8: types.uint64}
 

@@ -12,8 +12,6 @@ from numba.core.runtime import rtsys
 
 from pgas.base import disk_cache
 
-__all__ = ["compile_now", "compiled", "on_host"]
-
 
 class _Impl(caching.CompileResultCacheImpl):  # type: ignore[misc, no-any-unimported]
     _locator_classes = disk_cache.places(caching.CompileResultCacheImpl)

@@ -7,8 +7,6 @@ from numba.core.errors import NumbaError  # Also the base class of numba-cuda's 
 from numba.cuda import types
 from numba.cuda.np import numpy_support
 
-__all__ = ["FLOAT8", "ONLY_COPIED", "Float8", "element_size", "has_type", "is_float8", "numpy_dtype"]
-
 #: Message about every use of a float8 element in a kernel except a copy.
 ONLY_COPIED = (
     "kernels can copy elements of type {} to arrays of the same type, but not compute with them or convert them; "

@@ -5,8 +5,6 @@ from typing import Any
 
 import numba.cuda
 
-__all__ = ["TransferredArray", "attribute", "device_function", "instance"]
-
 
 class TransferredArray:
     """An array in the memory of a GPU, for the compiler."""

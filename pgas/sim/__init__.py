@@ -21,8 +21,6 @@ from typing import Any
 
 from pgas.base.errors import PgasError
 
-__all__ = ["Mem", "forbid", "mem", "memory_model", "set_memory_model"]
-
 
 class Mem:
     """The functions of the current memory model. `pgas.sim.memory` documents them."""

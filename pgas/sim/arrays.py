@@ -11,11 +11,6 @@ from pgas.sim import activity, engine
 from pgas.sim.float8 import assigned, copied
 from pgas.sim.integers import ELEMENTS, element, wrapped
 
-__all__ = [
-    "ATOMIC_READS", "DeviceArray", "KernelArray", "LocalArray", "SharedArray", "array_at", "begin_turn", "count_read", "is_array",
-    "ndarray_of", "store",
-]  # fmt: skip
-
 #: The host's class for arrays in GPU memory.
 DeviceArray = FakeCUDAArray
 

@@ -11,8 +11,6 @@ from typing import Any
 from pgas.sim import engine, mem
 from pgas.sim.weak import WINDOW
 
-__all__ = ["init", "is_shared", "landed", "load", "store", "wait_all", "wait_read"]
-
 #: By mbarrier: the load on its way, which is (destination, source, bytes).
 _loads: dict[int, tuple[int, int, int]] = {}
 #: By thread: its stores, each a list of (destination, source or bytes, number of bytes).

@@ -21,8 +21,6 @@ from pgas.sim.float8 import only_copied
 from pgas.sim.integers import CLASSES, Integer, element, int64, wrapped
 from pgas.sim.kernel_code import STAND_INS, value_of
 
-__all__ = ["CACHE_HINTS", "KERNEL_MODULE", "KernelModule"]
-
 # Byte of uninitialized memory: a value that is unlikely in a program.
 _GARBAGE = 0xA5
 

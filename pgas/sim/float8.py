@@ -7,8 +7,6 @@ import numpy as np
 
 from pgas.native.dtypes import FLOAT8, ONLY_COPIED
 
-__all__ = ["COPIED", "Element", "assigned", "copied", "only_copied"]
-
 
 def only_copied(dtype: Any) -> TypeError:
     """Return the error of a kernel that does more with elements of a float8 type than copy them."""

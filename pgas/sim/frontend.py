@@ -28,8 +28,6 @@ from pgas.sim.cuda_module import CACHE_HINTS, KERNEL_MODULE
 from pgas.sim.integers import typed
 from pgas.sim.kernel_code import lacks_names, of_kernel
 
-__all__ = ["SimulatedKernel", "install", "jit"]
-
 _FORALL_THREADS_PER_BLOCK = 128
 
 # Options of the real cuda.jit for its compiler, which have no effect here.

@@ -17,11 +17,6 @@ import numpy as np
 
 from pgas.sim.float8 import COPIED, copied, only_copied
 
-__all__ = [
-    "CLASSES", "ELEMENTS", "PLAIN", "Integer", "boolean", "element", "from_device", "int64", "int64s", "plain", "tagged", "typed",
-    "wrapped",
-]  # fmt: skip
-
 _SIGN, _MASK = 1 << 63, (1 << 64) - 1
 
 #: The first int64s, because making one takes longer than looking it up.

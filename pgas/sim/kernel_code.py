@@ -23,8 +23,6 @@ from pgas.sim.float8 import COPIED
 from pgas.sim.integers import CLASSES, Integer, boolean, from_device, int64, int64s, plain, typed
 from pgas.sim.operators import OPERATORS, rewritten
 
-__all__ = ["STAND_INS", "lacks_names", "of_kernel", "value_of"]
-
 #: Objects that stand for modules in kernels, by the module's name.
 STAND_INS: dict[str, Any] = {}
 

@@ -11,11 +11,6 @@ from collections.abc import Callable
 from pgas.native import atomics
 from pgas.sim import activity
 
-__all__ = [
-    "atomic_add", "atomic_add_f32", "atomic_add_f64", "atomic_and", "atomic_compare_swap", "atomic_exchange", "atomic_or", "atomic_xor",
-    "copy_elements", "copy_strided", "fence", "load", "load_acquire", "read_sources", "store", "store_release",
-]  # fmt: skip
-
 _MASKS = {1: 0xFF, 2: 0xFFFF, 4: 0xFFFF_FFFF, 8: 0xFFFF_FFFF_FFFF_FFFF}
 _M32, _M64 = _MASKS[4], _MASKS[8]
 

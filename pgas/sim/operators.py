@@ -18,8 +18,6 @@ import numpy as np
 from pgas.base.code import nested
 from pgas.sim.integers import boolean
 
-__all__ = ["OPERATORS", "rewritten"]
-
 _BOOLEAN, _POWER = "__pgas_boolean__", "__pgas_power__"
 _TESTS = ("COMPARE_OP", "CONTAINS_OP", "IS_OP", "UNARY_NOT")
 

@@ -5,8 +5,6 @@ from typing import Any, Protocol
 
 from pgas.base.text import ranges
 
-__all__ = ["WaitsFor", "describe"]
-
 _MAX_LINES = 8
 
 #: The goal of a wait. In a spin loop: a text, or a function that returns it. In a barrier or warp operation: (operation, mask or None).

@@ -20,8 +20,6 @@ from pgas.sim import activity
 from pgas.sim import report as reports
 from pgas.sim.report import WaitsFor
 
-__all__ = ["FULL_MASK", "WARP_SIZE", "Block", "Index", "Launch", "Rendezvous", "ScheduleObserver", "SimThread", "Worker"]
-
 WARP_SIZE = 32
 FULL_MASK = 0xFFFFFFFF
 

@@ -19,8 +19,6 @@ from pgas.sim.arrays import is_array, ndarray_of
 from pgas.sim.cuda_module import KERNEL_MODULE
 from pgas.sim.typing import type_of
 
-__all__ = ["dumps", "types_of"]
-
 
 def types_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the types of arguments."""

@@ -15,8 +15,6 @@ from pgas.base import config
 from pgas.base.errors import DeadlockError
 from pgas.base.waits import say
 
-__all__ = ["Turns"]
-
 #: Seconds between two checks of the running kernel.
 _POLL_S = 0.02
 

@@ -38,8 +38,6 @@ from pgas.base.errors import PgasError
 from pgas.sim import engine, memory
 from pgas.sim.scheduler import SimThread
 
-__all__ = ["WINDOW", "WeakMemory"]
-
 #: Address range of the slots of all PEs. Other memory is private, and stores to it are not delayed.
 WINDOW = (0x6000_0000_0000, 0x7C00_0000_0000)
 

@@ -325,8 +325,9 @@ def _opening(heads: list[str]) -> str:
 
 
 def _is_on(module: str, heads: list[str]) -> bool:
-    """Whether all exported names of a module are described under these heads."""
-    return {head_of(name) for name in sys.modules[module].__all__} <= set(heads)
+    """Whether a module has a list of exported names, which are all described under these heads."""
+    exported = getattr(sys.modules[module], "__all__", None)
+    return exported is not None and {head_of(name) for name in exported} <= set(heads)
 
 
 def _leads(names: list[str]) -> Iterable[str]:

@@ -18,9 +18,6 @@ from pgas.kernels import compiler
 from pgas.native import cpu
 from pgas.transports import mlx5
 
-__all__ = ["device", "keep", "kernel", "source_stamp"]
-
-
 #: Marks a function of the engine, which is compiled for the CPU or the GPU that runs the engine.
 device = compiler.backend.integer_device
 

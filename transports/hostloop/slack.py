@@ -2,8 +2,6 @@
 
 import ctypes
 
-__all__ = ["sleep_precisely"]
-
 _PR_SET_TIMERSLACK = 29
 
 

@@ -31,8 +31,6 @@ from pgas.transports.nic.queue_pair import query_roce_address
 from pgas.transports.verbs import abi, structs
 from pgas.transports.verbs.device import pyverbs, reason
 
-__all__ = ["DevX", "Reach", "why_not"]
-
 _Made = TypeVar("_Made")
 
 #: MLX5DV_CONTEXT_FLAGS_DEVX, MLX5DV_OBJ_PD, MLX5DV_UMEM_MASK_DMABUF (infiniband/mlx5dv.h).

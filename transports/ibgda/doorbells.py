@@ -13,8 +13,6 @@ This module defines the memory layout. The thread is in forwarding.py, which com
 
 from pgas.transports.memory.protocol import whole_pages
 
-__all__ = ["dbr_offset", "mailbox_offset", "segment_bytes"]
-
 #: Number of bytes of a line. The doorbell records of a QP and its CQ share one; the mailbox has another, because the thread polls it.
 _LINE = 64
 _ROOM = 2 * _LINE

@@ -11,8 +11,6 @@ from pgas.transports.hostloop.compiled import kernel
 from pgas.transports.hostloop.memory_ops import LAST_SHORT_TURN, fence, idle, load, load_acquire, store, store_release
 from pgas.transports.hostloop.slack import sleep_precisely
 
-__all__ = ["Forwarder"]
-
 # The loop's memory has the stop flag, the number of rows, and the rows. A row has the addresses of mailbox and register and the last word
 # forwarded.
 _STOP, _COUNT, _ROWS = 0, 8, 16

@@ -6,8 +6,6 @@ from typing import Any
 
 from pgas.base.errors import TransportError
 
-__all__ = ["Library"]
-
 #: infiniband/mlx5dv.h: MLX5DV_OBJ_AH; the index of its pair of pointers in struct mlx5dv_obj; the words of struct mlx5dv_ah, the first of
 #: which points to a struct mlx5_wqe_av; the offset of rmac in that.
 _OBJ_AH, _OBJ_AH_PAIR, _AH_WORDS, _AV_RMAC = 1 << 5, 5, 2, 20

@@ -15,8 +15,6 @@ from pgas.transports.nic.queue_pair import Queues
 if TYPE_CHECKING:
     from pgas.transports.ibgda.forwarding import Forwarder
 
-__all__ = ["DirectNIC"]
-
 
 class DirectNIC(AdapterNIC):
     """A NIC that kernels post to. If the GPU cannot store to its registers, a thread forwards the doorbells (doorbells.py)."""

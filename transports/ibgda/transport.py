@@ -14,8 +14,6 @@ from pgas.transports.nic.adapter import Adapter, path_of
 from pgas.transports.nic.protocol import Part
 from pgas.transports.registry import Setting
 
-__all__ = ["IBGDA"]
-
 
 class IBGDA:
     """The transport by kernels that drive the NIC (registry.Transport)."""

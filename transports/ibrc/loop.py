@@ -18,8 +18,6 @@ from pgas.transports.hostloop.memory_ops import LAST_SHORT_TURN, idle, load, loa
 from pgas.transports.ibrc import tables as t
 from pgas.transports.ibrc.wqes import advance, ring, step
 
-__all__ = ["compiled"]
-
 
 def _make(stamp: int) -> Callable[[int], int]:
     def loop(own: int) -> int:

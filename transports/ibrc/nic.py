@@ -14,8 +14,6 @@ from pgas.transports.ibrc import tables, wqes
 from pgas.transports.ibrc.thread import RingNIC
 from pgas.transports.nic.adapter_nic import AdapterNIC
 
-__all__ = ["ProxiedNIC"]
-
 
 class ProxiedNIC(RingNIC, AdapterNIC):
     """A NIC whose WQEs a proxy thread writes. Arguments and errors are those of AdapterNIC."""

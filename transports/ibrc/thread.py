@@ -18,8 +18,6 @@ from pgas.transports.ibrc.loop import compiled
 from pgas.transports.nic.protocol import NIC, Part, timed_out
 from pgas.transports.nic.snapshot import Ring
 
-__all__ = ["RingNIC", "shares"]
-
 #: Seconds in which kernels can find an error by themselves, because a waiting kernel checks for errors in one of 64 polls (nic/ring.py).
 _FIND_S = 1.0
 

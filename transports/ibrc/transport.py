@@ -13,8 +13,6 @@ from pgas.transports.nic.protocol import Part
 from pgas.transports.registry import Setting
 from pgas.transports.verbs.queue_pair import why_not
 
-__all__ = ["IBRC"]
-
 
 class IBRC:
     """The transport by a proxy thread (registry.Transport)."""

@@ -33,8 +33,6 @@ from pgas.transports.verbs.device import OpenDevice
 from pgas.transports.verbs.memory import VerbsRegion, register
 from pgas.transports.verbs.queue_pair import End, VerbsQueuePair, end_of, permitted
 
-__all__ = ["VerbsNIC"]
-
 
 @dataclass(frozen=True)
 class _Introduction:

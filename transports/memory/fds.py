@@ -18,8 +18,6 @@ from pgas.base.errors import BootstrapError
 from pgas.base.liveness import described
 from pgas.base.remedies import mend
 
-__all__ = ["exchange_fds"]
-
 #: Maximum time in seconds that a rank waits for the descriptors of the others.
 _PASS_S = 30.0
 

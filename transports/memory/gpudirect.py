@@ -11,8 +11,6 @@ from pgas.base.errors import TransportError
 from pgas.base.remedies import mend
 from pgas.transports.memory.vmm import CudaError, GPUMemory, check
 
-__all__ = ["GPUDirect", "dmabuf"]
-
 #: Number of mapped bytes of a doorbell register: the word that a doorbell stores.
 _REGISTER_BYTES = 8
 

@@ -13,8 +13,6 @@ from pgas.kernels import window
 from pgas.transports.memory import pages
 from pgas.transports.memory.protocol import Loan, Segment
 
-__all__ = ["HostMemory", "map_at", "unmap"]
-
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]

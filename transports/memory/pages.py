@@ -14,8 +14,6 @@ from pathlib import Path
 from pgas.base.errors import TransportError
 from pgas.transports.memory.protocol import Loan
 
-__all__ = ["SharedPages"]
-
 # Use PyDLL, because its calls hold the GIL.
 _libc = ctypes.PyDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p

@@ -5,8 +5,6 @@ from typing import Protocol
 
 from pgas.kernels import window
 
-__all__ = ["Loan", "Memory", "Segment", "heap_segment", "whole_pages"]
-
 #: Granularity of VMM allocations on every GPU tested, and of the window's layout.
 GRANULARITY = 2 << 20
 

@@ -15,8 +15,6 @@ from pgas.base.errors import HeapError, PgasError, TransportError
 from pgas.kernels import window
 from pgas.transports.memory.protocol import Loan, Segment
 
-__all__ = ["GPUMemory", "check"]
-
 _FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 _PINNED = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
 _Location = driver.CUmemLocationType

@@ -4,11 +4,6 @@ from enum import IntEnum
 
 from pgas.transports.mlx5.fields import Field, Table
 
-__all__ = [
-    "ATOMIC_CAP", "CAPS", "CAP_SIZE", "CMD_HCA_CAP", "CMD_HCA_CAP_2", "AtomicOperations", "AtomicSize", "CapType", "PortType",
-    "TsFormatCap", "cap_op_mod",
-]  # fmt: skip
-
 
 class CapType(IntEnum):
     """The kind of capabilities that QUERY_HCA_CAP returns; op_mod holds it (cap_op_mod)."""

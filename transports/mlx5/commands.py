@@ -16,11 +16,6 @@ from pgas.transports.mlx5.capabilities import CAP_SIZE, CAPS, cap_op_mod
 from pgas.transports.mlx5.contexts import CQC, HCA_VPORT_CONTEXT, KLM, MKC, QPC, ROCE_ADDR_LAYOUT, UMEM
 from pgas.transports.mlx5.fields import Buffer, Explained, Field, Table, explanation
 
-__all__ = [
-    "LAYOUTS", "Command", "CommandError", "Layout", "Status", "build", "build_klms", "build_output", "check", "command_name", "output_size",
-    "output_table", "parse", "parse_klms", "parse_output", "pretty", "status_words",
-]  # fmt: skip
-
 
 class Command(IntEnum):
     """``MLX5_CMD_OP_*``. A name in Python cannot begin with a digit: command_name() returns 2ERR_QP and 2RST_QP."""

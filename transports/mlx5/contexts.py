@@ -8,12 +8,6 @@ from enum import IntEnum, IntFlag
 
 from pgas.transports.mlx5.fields import Field, Table
 
-__all__ = [
-    "ADS", "CQC", "FORBIDDEN", "HCA_VPORT_CONTEXT", "LEGAL", "MKC", "OPTIONAL", "QPC", "ROCE_ADDR_LAYOUT", "UMEM", "Access", "AccessMode",
-    "AtomicMode", "Mtu", "OptPar", "PmState", "QpState", "QpType", "RqType", "SendDbrMode", "TsFormat", "mkc_access", "mkey",
-    "rnr_timer_ns", "transition",
-]  # fmt: skip
-
 
 class QpState(IntEnum):
     """``qpc.state``: the states that QPs of pgas enter, with the values of IBV_QPS_*. SQD and SQER are omitted."""

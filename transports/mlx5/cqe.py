@@ -15,11 +15,6 @@ from pgas.transports.mlx5 import fields
 from pgas.transports.mlx5.fields import Buffer, Explained, Field, Table, explanation, fill
 from pgas.transports.mlx5.wqe import WQE_IDX_MASK, Opcode
 
-__all__ = [
-    "CQE64", "ERR_CQE", "Cqe", "CqeOpcode", "Syndrome", "completed", "decode", "error", "extend", "op_own", "received", "syndrome_words",
-    "valid",
-]  # fmt: skip
-
 
 class CqeOpcode(IntEnum):
     """``MLX5_CQE_*``, bits 7:4 of op_own."""

@@ -9,8 +9,6 @@ from enum import IntEnum
 from pgas.transports.mlx5.fields import Buffer, Field, Table, decode, fill
 from pgas.transports.mlx5.wqe import DS_MASK, WQE_IDX_MASK, WQE_IDX_SHIFT, Opcode, Opmod, wqebbs
 
-__all__ = ["CQ_DBR", "DBR", "UAR_WORD", "UarType", "advance", "candidate", "dbr", "next_empty", "register_offset", "words", "wqe_start"]
-
 # --- doorbell record -------------------------------------------------------------------------------------------------------------
 
 #: Offsets of the words in a QP's DBR (MLX5_RCV_DBR, MLX5_SND_DBR).

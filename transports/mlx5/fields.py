@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, TypeAlias
 
-__all__ = ["Buffer", "Explained", "Field", "Table", "decode", "explanation", "fill", "hexdump", "named", "pretty"]
-
 
 class Explained(IntEnum):
     """Numbers with explanations: a member is defined by its number and its text."""

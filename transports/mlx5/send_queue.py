@@ -27,8 +27,6 @@ from pgas.transports.mlx5.wqe import (
     wqebbs,
 )
 
-__all__ = ["AtomicOperands", "Data", "Wait", "Wqe", "decode", "describe", "fetch", "store"]
-
 # --- the ring --------------------------------------------------------------------------------------------------------------------
 
 

@@ -18,12 +18,6 @@ from pgas.transports.mlx5 import commands, send_queue
 from pgas.transports.mlx5.commands import Command
 from pgas.transports.mlx5.cqe import syndrome_words
 
-__all__ = [
-    "HOP_LIMIT", "Adapter", "AdapterGone", "AddressPath", "FirstError", "Inspection", "Opener", "PortAddress", "QueueState", "Uar",
-    "execute", "path_of",
-]  # fmt: skip
-
-
 #: Hop limit of packets with a GRH.
 HOP_LIMIT = 255
 

@@ -22,8 +22,6 @@ from pgas.transports.nic.protocol import CELL_BYTES, NIC, Part, big_endian
 from pgas.transports.nic.queue_pair import QueuePair, Queues, check_caps, returns_big_endian
 from pgas.transports.nic.snapshot import QueueMemory
 
-__all__ = ["AdapterNIC"]
-
 _ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
 

@@ -12,8 +12,6 @@ from pgas.transports.mlx5.commands import Command, build_klms
 from pgas.transports.mlx5.contexts import ANY_QPN, KLM, KLM_MAX, AccessMode, mkc_access, mkey
 from pgas.transports.nic.adapter import Adapter, execute
 
-__all__ = ["Piece", "destroy", "over"]
-
 
 @dataclass(frozen=True)
 class Piece:

@@ -15,8 +15,6 @@ from pgas.transports.nic.adapter import QueueState
 from pgas.transports.nic.protocol import NIC
 from pgas.transports.nic.snapshot import Ring
 
-__all__ = ["describe"]
-
 #: Maximum number of WQEs or requests per queue in the report.
 _MOST = 4
 

@@ -20,8 +20,6 @@ from pgas.transports.nic.adapter import Inspection
 from pgas.transports.nic.queue_pair import Queues
 from pgas.transports.nic.snapshot import QueueMemory, Ring
 
-__all__ = ["CELL_BYTES", "NIC", "Part", "big_endian", "timed_out"]
-
 #: Number of bytes of the landing cells and the sink, which precede the queues and fill whole pages.
 CELL_BYTES = -(-(layout.SINK + layout.CELL_SIZE) // 4096) * 4096
 

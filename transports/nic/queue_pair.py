@@ -19,8 +19,6 @@ from pgas.transports.mlx5.doorbell import DBR_SIZE
 from pgas.transports.mlx5.wqe import DEPTH_MAX, DEPTH_MIN, MESSAGE_MAX, WQEBB
 from pgas.transports.nic.adapter import HOP_LIMIT, Adapter, AddressPath, PortAddress, execute
 
-__all__ = ["QueuePair", "Queues", "check_caps", "query_roce_address", "returns_big_endian"]
-
 #: The NIC's smallest page size (log_page_size 0). If QPs share a UMEM, every WQ and CQ has whole pages of it.
 _PAGE = 4096
 

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["QueueMemory", "Ring"]
-
 
 @dataclass(frozen=True)
 class QueueMemory:

@@ -6,8 +6,6 @@ allocated. BAR is in the private GiB of a process (window.PRIVATE), whose first 
 
 from pgas.kernels import window
 
-__all__ = ["BAR", "BAR_SIZE", "UAR_PAGE_SIZE", "page_address"]
-
 #: log2 of the number of objects, as QUERY_HCA_CAP reports them. The low bits of an object's number are its index in its table; the upper
 #: bits count the uses of the index, so that the number of a destroyed object is invalid. Memory keys have no such bits, because their
 #: indices are reused, as on a ConnectX.

@@ -6,8 +6,6 @@ output.
 
 from pgas.transports.mlx5.fields import Explained, explanation
 
-__all__ = ["CommandSyndrome", "Vendor", "command_text", "vendor_text"]
-
 
 class Vendor(Explained):
     """vendor_err_synd of an error CQE, by the check that failed."""

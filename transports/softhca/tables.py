@@ -58,8 +58,6 @@ from pgas.native import atomics
 from pgas.transports.mlx5.contexts import QpState
 from pgas.transports.softhca import layout
 
-__all__ = ["CONTROL", "COUNTERS", "CQ", "MKEY", "QP", "RQ", "Mirror", "Tables"]
-
 # States of a QP: those of qpc.state, and one for an unused row.
 RST, INIT, RTR, RTS, ERR = (int(state) for state in QpState)
 FREE = 15

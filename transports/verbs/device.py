@@ -10,8 +10,6 @@ from pgas.base.remedies import mend
 from pgas.transports import devices
 from pgas.transports.verbs import abi
 
-__all__ = ["Capabilities", "OpenDevice"]
-
 
 @dataclass(frozen=True)
 class Capabilities:

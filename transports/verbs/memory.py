@@ -11,8 +11,6 @@ from pgas.base.errors import PgasError, TransportError
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.verbs.device import OpenDevice, pyverbs, reason
 
-__all__ = ["VerbsRegion", "register"]
-
 
 @dataclass(frozen=True)
 class VerbsRegion:

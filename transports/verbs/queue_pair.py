@@ -15,8 +15,6 @@ from pgas.transports.verbs import abi, structs
 from pgas.transports.verbs.abi import QpAttrMask
 from pgas.transports.verbs.device import OpenDevice, pyverbs, reason
 
-__all__ = ["End", "VerbsQueuePair"]
-
 #: Number of bytes of inline data to request: the longest STORE request.
 INLINE_MAX = 16
 

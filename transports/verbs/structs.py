@@ -11,8 +11,6 @@ from typing import Any
 
 from pgas.base.errors import TransportError
 
-__all__ = ["behind", "read", "word"]
-
 
 def read(address: int, nbytes: int) -> bytes:
     """Return bytes of this process's memory.

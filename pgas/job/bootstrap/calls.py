@@ -17,8 +17,6 @@ from pgas.base.waits import overdue, patience
 from pgas.job.bootstrap.processes import Process, siblings
 from pgas.job.bootstrap.protocol import Bootstrap, exchange
 
-__all__ = ["Collective", "enough_files"]
-
 #: Minimum seconds between two polls of a wait from which it follows that this process was stopped meanwhile.
 _STOPPED_S = 1.0
 

@@ -19,8 +19,6 @@ from pgas.base.waits import overdue, patience, until
 from pgas.job.bootstrap.processes import flush, siblings
 from pgas.job.bootstrap.shared_files import forget_early, forget_shared_files, guard_shared_files
 
-__all__ = ["MPIBootstrap", "world"]
-
 #: Seconds for MPI to end a job.
 _ABORT_S = 5.0
 

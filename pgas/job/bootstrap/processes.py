@@ -10,8 +10,6 @@ from typing import NamedTuple
 from pgas.base import liveness
 from pgas.base.launcher import launched_rank
 
-__all__ = ["Process", "flush", "node_name", "siblings"]
-
 
 class Process(NamedTuple):
     """A process of a job."""

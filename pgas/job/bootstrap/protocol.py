@@ -15,8 +15,6 @@ from pgas.job.bootstrap import rendezvous
 from pgas.job.bootstrap.mpi import MPIBootstrap, world
 from pgas.job.bootstrap.processes import flush
 
-__all__ = ["Bootstrap", "SingleBootstrap", "exchange", "find"]
-
 
 class Bootstrap(Protocol):
     """Ranks, and a blocking exchange among them. All ranks make collective calls in the same order."""

@@ -40,8 +40,6 @@ from pgas.job.bootstrap.store import Store
 from pgas.job.bootstrap.store_messages import PORTS, Address
 from pgas.job.bootstrap.store_server import StoreServer
 
-__all__ = ["Given", "at_unique_id", "job_secret", "of", "of_process_group", "outward", "unique_id"]
-
 #: Bytes of a unique id: a mark, port, secret, the job's own bytes, length of the host's name, the name.
 _ID_BYTES, _MARK, _OWN = 128, b"pgas 2\0\0", 16
 

@@ -13,8 +13,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 
-__all__ = ["forget_early", "forget_shared_files", "guard_shared_files"]
-
 #: Prefix of MPICH's file, which all processes have mapped when MPI_Init returns on any.
 _OF_MPICH = "/dev/shm/mpich_shm_"
 

@@ -39,8 +39,6 @@ from pgas.job.bootstrap.store_messages import (
     unreachable,
 )
 
-__all__ = ["Store"]
-
 #: Seconds between attempts to reach a server that may not have started.
 _RETRY_S = 0.05
 

@@ -37,11 +37,6 @@ from typing import Any, NamedTuple
 
 from pgas.base import plain
 
-__all__ = [
-    "EXCHANGE_MAX", "FIELDS", "MAGIC", "NONCE", "PORTS", "SIZE_MAX", "SLACK_S", "TEXT_MAX", "Address", "BodyField", "Channel", "Forged",
-    "Malformed", "Message", "MessageKind", "Unframed", "gathered", "joined", "keep_alive", "message", "unpack", "unreachable",
-]  # fmt: skip
-
 #: First bytes of a connection, from the server; the version of this protocol is the number.
 MAGIC, NONCE = b"pgas store 2\n", 32
 

@@ -33,8 +33,6 @@ from pgas.job.bootstrap.store_messages import (
     unreachable,
 )
 
-__all__ = ["StoreServer"]
-
 #: Seconds to wait for a client's HELLO, and for a launcher's FATE of a failed PE.
 _HELLO_S, _FATE_S = 10.0, 0.5
 

@@ -12,8 +12,6 @@ from pgas.base.launcher import LAUNCHED, read_launched
 from pgas.base.liveness import LastWord, Watch
 from pgas.job.bootstrap.calls import Collective
 
-__all__ = ["GRACE_S", "FailureDetector", "Watcher", "here", "last_word"]
-
 #: Seconds for a PE to end by itself, with its own error, after a process of the job died; and for the job to end after a PE failed.
 GRACE_S = 3.0
 

@@ -18,11 +18,6 @@ from pgas.kernels.codes import Comparison, SignalOp
 from pgas.transports.memory.protocol import Memory
 from pgas.transports.nic.protocol import NIC
 
-__all__ = [
-    "Places", "Waiter", "check", "first_error", "place", "poison", "poisoned", "recorded", "reset", "set_heap_size", "setup", "timed_out",
-    "waiters",
-]  # fmt: skip
-
 _SIGNS: dict[int, str] = {
     Comparison.EQ: "==", Comparison.NE: "!=", Comparison.GT: ">", Comparison.LE: "<=", Comparison.LT: "<", Comparison.GE: ">=",
 }  # fmt: skip

@@ -24,8 +24,6 @@ from pgas.job.health import detector
 from pgas.job.health.detector import GRACE_S
 from pgas.job.health.health import Health
 
-__all__ = ["Ends", "end_all", "install", "status_of"]
-
 #: Processes in which install() has run: this one, and those from which it was forked.
 _installed: set[int] = set()
 

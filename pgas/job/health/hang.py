@@ -27,8 +27,6 @@ from pgas.transports.memory.protocol import Memory
 from pgas.transports.nic import outstanding
 from pgas.transports.nic.protocol import NIC
 
-__all__ = ["Reporter", "Subject", "emit", "gather", "text"]
-
 #: Maximum number of host stack frames in the report.
 _CALLS = 6
 

@@ -13,8 +13,6 @@ from pgas.job.health.detector import FailureDetector
 from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.nic.adapter import AdapterGone
 
-__all__ = ["Health"]
-
 #: Seconds to wait, after an error that another process's death may have caused, for notice of that death, because a process that uses a GPU
 #: takes long to exit.
 NOTICE_S = 4.0

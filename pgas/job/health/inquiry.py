@@ -20,8 +20,6 @@ from typing import Any
 
 from pgas.base import credentials, plain
 
-__all__ = ["Inquiry", "survive"]
-
 #: Minimum seconds between two reports of a PE; requests in between are ignored.
 _ONCE_S = 2.0
 

@@ -13,8 +13,6 @@ from pgas.base.errors import PgasError
 from pgas.job.health.detector import GRACE_S
 from pgas.job.paths.platform import platform
 
-__all__ = ["awaited", "close", "close_kept"]
-
 _POLL_S = 0.005
 
 #: Modules of the functions that programs call. pgas's own threads are in others.

@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 else:
     _DeviceArray = backend.DeviceArray
 
-__all__ = ["SymmetricArray", "at", "block_of", "caller", "check_freeable", "dtype_of", "shape_of", "stacklevel"]
-
 
 def shape_of(shape: Any) -> tuple[int, ...]:
     """Return a shape as a tuple.

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CPU", "CUDA", "capsule"]
-
 #: DLDeviceType.
 CPU, CUDA = 1, 2
 

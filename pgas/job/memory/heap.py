@@ -12,8 +12,6 @@ from pgas.base.config import size_text
 from pgas.base.errors import HeapError
 from pgas.base.parameters import is_integer
 
-__all__ = ["ALIGNMENT", "Allocator", "HeapBlock"]
-
 #: Number of arrays that an error of an exhausted heap names.
 _NAMED = 3
 

@@ -6,8 +6,6 @@ from pgas.base.errors import TransportError
 from pgas.kernels import layout
 from pgas.transports.nic.protocol import NIC
 
-__all__ = ["LocalMemory"]
-
 
 class RegisteredMemory(NamedTuple):
     """Bytes [start, end), kept alive by owner."""

@@ -12,8 +12,6 @@ from pgas.job.paths.platform import platform
 from pgas.kernels import layout, window
 from pgas.transports.memory.protocol import Memory, whole_pages
 
-__all__ = ["NODE", "PREDEFINED", "SAME_LOCAL", "SHARED", "WORLD", "Handle", "Plan", "Room", "Teams", "handles"]
-
 #: Names of the predefined teams, by number. The order is NVSHMEM's.
 PREDEFINED = ("TEAM_WORLD", "TEAM_SHARED", "TEAM_NODE", "TEAM_SAME_LOCAL")
 WORLD, SHARED, NODE, SAME_LOCAL = range(len(PREDEFINED))

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from pgas.job.paths.gpu import GPU
     from pgas.transports.softhca.process.client import Observer, SoftHCA, SoftHCAProcess
 
-__all__ = ["SoftwareCard", "find", "observe", "queue_pairs"]
-
 
 def find() -> list[str]:
     """Return the names of the software NICs on this node (in this network namespace)."""

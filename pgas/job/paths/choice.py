@@ -15,8 +15,6 @@ from pgas.transports.selection import Choice
 if TYPE_CHECKING:
     from pgas.job.paths.gpu import GPU
 
-__all__ = ["Paths", "choose"]
-
 #: Maximum number of pairs of nodes in a line of Paths.reasons().
 _PAIRS = 12
 

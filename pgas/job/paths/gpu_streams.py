@@ -14,8 +14,6 @@ from cuda.core import launch as cuda_launch
 from pgas.job.paths.streams import handle, is_default, normalized
 from pgas.kernels.compiler import compiler, launches
 
-__all__ = ["Bound", "Configured", "capturing", "core_stream", "handle_of", "resident", "wait_for_default"]
-
 
 def core_stream(stream: Any) -> Any:
     """Return a stream as a cuda.core.Stream (Platform.core_stream)."""

@@ -11,8 +11,6 @@ from pgas.transports.selection import AUTO, SOFTHCA, Choice
 if TYPE_CHECKING:
     from pgas.job.paths.gpu import GPU
 
-__all__ = ["LOCAL", "choose", "ordering", "queue_pairs", "unused"]
-
 #: Variables that may differ from PE to PE: names and numbers of devices and GIDs differ by node, the launchers' variables by PE.
 LOCAL = frozenset({"PGAS_HCA", "PGAS_HCA_LIST", "PGAS_IB_GID_INDEX", *config.SECRETS})
 

@@ -17,8 +17,6 @@ from pgas.transports.memory.protocol import Memory
 if TYPE_CHECKING:
     from pgas.job.paths.gpu import GPU
 
-__all__ = ["Platform", "platform"]
-
 
 class Platform(Protocol):
     """The GPU or the simulator, which runs kernels."""

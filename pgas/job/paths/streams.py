@@ -2,8 +2,6 @@
 
 from typing import Any
 
-__all__ = ["failed_in_driver", "handle", "interrupts_capture", "is_default", "normalized", "sizes_of", "three"]
-
 
 def is_default(stream: Any) -> bool:
     """Whether this is 0 or None, the default stream."""

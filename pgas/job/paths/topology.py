@@ -15,9 +15,6 @@ from pgas.transports.ibrc.transport import IBRC
 from pgas.transports.p2p import P2P
 from pgas.transports.selection import SOFTHCA
 
-__all__ = ["PE", "Neighbours", "by_gpu", "check_memory", "check_shared_gpus", "choose_transport"]
-
-
 for _transport in (P2P(), IBGDA(), IBRC()):
     registry.register(_transport)
 

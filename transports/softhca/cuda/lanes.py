@@ -6,8 +6,6 @@ from pgas.kernels.compiler import constant, device, i64, ptx, u32, u64
 from pgas.transports.softhca.engine import ops
 from pgas.transports.softhca.engine.ops import copy_few, for_kernel
 
-__all__ = ["FULL", "NEVER", "apart", "copy_together", "reached"]
-
 #: An address above all others.
 NEVER = 1 << 62
 

@@ -22,8 +22,6 @@ from pgas.transports.softhca.engine.ops import load, load_be32, load_be64, load_
 from pgas.transports.softhca.engine.requester import LOCAL_WRITE, row_of_key
 from pgas.transports.softhca.engine.responder import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 
-__all__ = ["UNUSUAL", "check_usual"]
-
 #: Result that is not a state: the WQE has another form, or does not pass.
 UNUSUAL = -1
 

@@ -2,7 +2,5 @@
 
 from pathlib import Path
 
-__all__ = ["SOURCES"]
-
 #: Directories from which the engine is compiled.
 SOURCES = (str(Path(__file__).parent), str(Path(__file__).parent.parent))

@@ -9,8 +9,6 @@ from pgas.transports.hostloop.compiled import device
 from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine.ops import clock, compare_swap, idle, load, load_acquire, load_shared
 
-__all__ = ["BURST_NS", "admit", "costs"]
-
 LOG_TICK = 14
 _CLOCK_MASK = (1 << 48) - 1
 

@@ -14,8 +14,6 @@ from pgas.transports.softhca.engine.receiver import flush_receives, waits
 from pgas.transports.softhca.engine.requester import blocked, take_doorbell
 from pgas.transports.softhca.engine.states import random, state_of
 
-__all__ = ["run"]
-
 #: Maximum number of WQEs of a QP per visit.
 WQES_PER_VISIT = 64
 

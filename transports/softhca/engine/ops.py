@@ -34,13 +34,6 @@ else:
 
     _ops = ops_cuda
 
-__all__ = [
-    "COMPILED", "DELAYS_DATA", "ORDERED_UPDATES", "RECEIVES", "THREADS", "YIELDS", "add", "add_relaxed", "clock", "compare_swap",
-    "compare_swap_atomic", "compile_now", "copy", "copy_few", "exchange", "fence", "fetch", "fetched", "for_kernel", "idle", "load",
-    "load_acquire", "load_any", "load_atomic", "load_be32", "load_be32_acquire", "load_be64", "load_published", "load_shared", "load_u8",
-    "store", "store_atomic", "store_data", "store_release", "store_u32", "swap32", "swap64",
-]  # fmt: skip
-
 load, load_u8, load_any, load_any_u16, load_any_u32 = _ops.load, _ops.load_u8, _ops.load_any, _ops.load_any_u16, _ops.load_any_u32
 load_shared, load_shared_u32 = _ops.load_shared, _ops.load_shared_u32
 load_published, load_acquire = _ops.load_published, _ops.load_acquire

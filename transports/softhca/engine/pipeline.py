@@ -15,8 +15,6 @@ from pgas.transports.softhca.engine import states as s
 from pgas.transports.softhca.engine.limits import admit
 from pgas.transports.softhca.engine.ops import RECEIVES, load
 
-__all__ = ["STATES", "State", "check", "process"]
-
 
 class State(NamedTuple):
     """A state of a WQE."""

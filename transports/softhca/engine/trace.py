@@ -5,8 +5,6 @@ from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine.ops import load, store, store_release
 from pgas.transports.softhca.engine.states import count
 
-__all__ = ["trace"]
-
 
 @device
 def trace(hca: int, qp: int, kind: int, index: int, source: int, nbytes: int) -> int:

@@ -21,8 +21,6 @@ from pgas.transports.softhca.firmware.queue_pairs import TRANSITIONS, QueuePairs
 from pgas.transports.softhca.syndromes import CommandSyndrome as Why
 from pgas.transports.softhca.tables import LOCAL_READ, Tables
 
-__all__ = ["Firmware"]
-
 #: Capabilities that QUERY_HCA_CAP reports, both current and maximum. Capabilities that are not named are 0. A kind of capabilities is not
 #: available if its bit in the general ones (hca_cap_2, pg, roce) is 0.
 CAPABILITIES: dict[int, dict[str, int]] = {

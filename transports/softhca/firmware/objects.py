@@ -13,8 +13,6 @@ from pgas.transports.mlx5.fields import decode
 from pgas.transports.softhca import layout
 from pgas.transports.softhca.tables import LOCAL_READ, SHARED, Tables
 
-__all__ = ["Objects", "RequestRefused"]
-
 #: Number of the predefined event queue, like that of the kernel driver (mlx5dv_devx_query_eqn).
 EQN = 7
 

@@ -16,8 +16,6 @@ from pgas.transports.softhca.firmware.objects import EQN, Numbers, Objects, Owne
 from pgas.transports.softhca.syndromes import CommandSyndrome as Why
 from pgas.transports.softhca.tables import FREE, OP_ATOMIC, OP_READ, OP_WRITE, RST, SHARED, Tables
 
-__all__ = ["TRANSITIONS", "QueuePairs", "Refused", "owned", "require"]
-
 _Owned = TypeVar("_Owned", bound=Owned)
 
 #: Commands that change a QP's state.

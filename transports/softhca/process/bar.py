@@ -6,8 +6,6 @@ from pgas.base.errors import TransportError
 from pgas.transports.memory import memfd
 from pgas.transports.softhca import layout
 
-__all__ = ["map_page", "unmap_page"]
-
 
 def map_page(fd: int, page_id: int) -> int:
     """Map a page and return its address.

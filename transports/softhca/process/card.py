@@ -16,8 +16,6 @@ from pgas.transports.softhca.process import engines
 from pgas.transports.softhca.process.engines import Engine
 from pgas.transports.softhca.syndromes import vendor_text
 
-__all__ = ["Card"]
-
 TRACE_KINDS = ("wqe", "cqe", "cmd")
 
 

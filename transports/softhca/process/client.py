@@ -27,8 +27,6 @@ from pgas.transports.softhca.process import bar, messages
 from pgas.transports.softhca.process.messages import RequestKind
 from pgas.transports.softhca.syndromes import command_text
 
-__all__ = ["Observer", "SoftHCA", "SoftHCAProcess", "find", "start"]
-
 #: Time limit in seconds for the start of a software NIC; the first start after an installation compiles the engine.
 _START_TIMEOUT_S = 300.0
 

@@ -16,8 +16,6 @@ from pgas.transports.softhca import tables
 from pgas.transports.softhca.engine import loop as engine
 from pgas.transports.softhca.tables import Tables
 
-__all__ = ["Engine", "make"]
-
 _BEAT_S = 1.0
 
 

@@ -14,8 +14,6 @@ from typing import Any
 
 from pgas.base.errors import TransportError
 
-__all__ = ["RequestKind", "pack", "receive", "send"]
-
 
 class RequestKind(IntEnum):
     """Kinds of messages."""

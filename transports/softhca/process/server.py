@@ -32,8 +32,6 @@ from pgas.transports.softhca.process.card import Card
 from pgas.transports.softhca.process.messages import RequestKind
 from pgas.transports.softhca.syndromes import command_text
 
-__all__ = ["SOCKET_PREFIX", "main"]
-
 #: Prefix of the abstract sockets of software NICs, by which `python -m pgas hca` finds them in /proc/net/unix.
 SOCKET_PREFIX = "pgas-hca-"
 
