@@ -17,12 +17,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
-
-# isort: split
 import numpy as np
-from numba import cuda
 
+import pgas
+from pgas import cuda
 from pgas.perftests.harness import timing
 from pgas.perftests.harness.bulk import scope_syncs, share
 from pgas.perftests.harness.collectives import COLLECTIVES, SCOPES, Buffers, CollectiveMessage, NamedCollective, messages

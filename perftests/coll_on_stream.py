@@ -14,12 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
-
-# isort: split
 import numpy as np
-from numba import cuda
 
+import pgas
+from pgas import cuda
 from pgas.perftests.harness.collectives import COLLECTIVES, Buffers, CollectiveMessage, messages
 from pgas.perftests.harness.options import OF_COLLECTIVES, Defaults, Options
 from pgas.perftests.harness.team import Case, CollTest, Measured, run_named

@@ -11,12 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
-
-# isort: split
 import numpy as np
-from numba import cuda
 
+import pgas
+from pgas import cuda
 from pgas.perftests.harness.bulk import message_workload, scope_syncs
 from pgas.perftests.harness.options import OF_ONE_CTA, Defaults, Options
 from pgas.perftests.harness.pair import Pattern, PerfTest

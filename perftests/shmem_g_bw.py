@@ -9,12 +9,10 @@ as many bytes as its size. NVSHMEM's test with its default type moves four times
 import sys
 from typing import Any
 
-import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
-
-# isort: split
 import numpy as np
-from numba import cuda
 
+import pgas
+from pgas import cuda
 from pgas.perftests import shmem_p_bw
 from pgas.perftests.harness import pair
 from pgas.perftests.harness.grid import grid_barrier

@@ -10,12 +10,10 @@ explains its 0.16 µs for 4 bytes over NVLink.
 import sys
 from typing import Any
 
-import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
-
-# isort: split
 import numpy as np
-from numba import cuda
 
+import pgas
+from pgas import cuda
 from pgas.perftests import shmem_g_bw, shmem_p_latency
 from pgas.perftests.harness import pair
 from pgas.perftests.harness.options import OF_ONE_CTA, Defaults

@@ -12,12 +12,10 @@ timed, and checked. NVSHMEM's indices overlap for a stride above 1; these do not
 import sys
 from typing import Any
 
-import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
-
-# isort: split
 import numpy as np
-from numba import cuda
 
+import pgas
+from pgas import cuda
 from pgas.perftests.harness import pair
 from pgas.perftests.harness.grid import grid_barrier
 from pgas.perftests.harness.options import Defaults, Options

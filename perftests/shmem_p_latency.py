@@ -9,12 +9,10 @@ are therefore the time of one p and its quiet, later ones that of many messages.
 import sys
 from typing import Any
 
-import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
-
-# isort: split
 import numpy as np
-from numba import cuda
 
+import pgas
+from pgas import cuda
 from pgas.perftests import shmem_p_bw
 from pgas.perftests.harness import pair
 from pgas.perftests.harness.options import OF_ONE_CTA, Defaults, Options

@@ -9,12 +9,10 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
-
-# isort: split
 import numpy as np
-from numba import cuda
 
+import pgas
+from pgas import cuda
 from pgas.perftests import ping_pong, shmem_p_bw, shmem_p_latency
 
 

@@ -8,11 +8,8 @@ NVSHMEM's test has kernels for warps and blocks, but runs only the one for a thr
 import sys
 from typing import Any
 
-import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
-
-# isort: split
-from numba import cuda
-
+import pgas
+from pgas import cuda
 from pgas.perftests import ping_pong, shmem_put_ping_pong_latency
 from pgas.perftests.harness import bulk
 

@@ -8,12 +8,10 @@ The difference to shmem_p_bw is the cost of p. This test cannot run over a NIC, 
 import sys
 from typing import Any
 
-import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
-
-# isort: split
 import numpy as np
-from numba import cuda
 
+import pgas
+from pgas import cuda
 from pgas.perftests import shmem_p_bw
 from pgas.perftests.harness import pair
 from pgas.perftests.harness.grid import grid_barrier

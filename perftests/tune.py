@@ -15,12 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
-
-# isort: split
 import numpy as np
-from numba import cuda
 
+import pgas
+from pgas import cuda
 from pgas.base.arguments import Parser, one_of, output_file, size_flag, within
 from pgas.base.config import COLLECTIVES, parse_size
 from pgas.base.output import outlive_reader

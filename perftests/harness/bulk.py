@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
-
-# isort: split
 import numpy as np
-from numba import cuda
 
+import pgas
+from pgas import cuda
 from pgas.perftests.harness.grid import grid_barrier
 from pgas.perftests.harness.options import Options
 from pgas.perftests.harness.workload import WARP, Workload, latency_workload, put_workload

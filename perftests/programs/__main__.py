@@ -14,9 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
-
-# isort: split
+import pgas
 from pgas.base import config
 from pgas.base.arguments import Parser, one_of, within
 from pgas.base.launcher import launched_rank

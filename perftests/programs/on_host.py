@@ -6,12 +6,10 @@ All PEs process programs and operations in the same order, so that a wait cannot
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
-
-# isort: split
 import numpy as np
-from numba import cuda
 
+import pgas
+from pgas import cuda
 from pgas.perftests.programs.interpreter import operation_of
 from pgas.perftests.programs.operation import (
     COLLECTIVES,

@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import pgas  # Before numba.cuda: it selects the simulator where there is no GPU.
-
-# isort: split
 import numpy as np
-from numba import cuda, njit
+from numba import njit
 
+import pgas
+from pgas import cuda
 from pgas.kernels import window
 from pgas.perftests.programs import interpreter
 from pgas.perftests.programs.operation import BLOCK, LANES, THREAD, WARP
