@@ -6,37 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pgas.perftests.programs.operation import (
-    ALL,
-    BLOCK,
-    COLLECTIVES,
-    COUNTERS,
-    DATA,
-    FLOAT_ATOMICS,
-    GETS,
-    IN_PLACE,
-    LANES,
-    LOCAL_BYTES,
-    MEETINGS,
-    PUTS,
-    SEVERAL,
-    SIGNAL_ADD,
-    SIGNAL_SET,
-    STRIDED,
-    TESTS_OF_SEVERAL,
-    THREAD,
-    VECTOR,
-    WAITS,
-    WAITS_FOR_SEVERAL,
-    WARP,
-    Kind,
-    Operation,
-    PhaseEnd,
-    Program,
-    Shape,
-    has_atomics,
-    is_atomic,
-)
+from pgas.perftests.programs import operation as ops
+from pgas.perftests.programs.operation import Kind, Operation, PhaseEnd, Program, Shape
 from pgas.perftests.programs.oracle import finite
 from pgas.perftests.programs.rules import Rules
 
@@ -52,7 +23,7 @@ _ELEMENTS = {Kind.P: 4, Kind.G: 3, Kind.LOAD: 3, Kind.STORE: 2}
 _SIGNALS = {Kind.PUT_SIGNAL: 2, Kind.PUT_SIGNAL_NBI: 2, Kind.SIGNAL_OP: 2, Kind.FLAG_P: 1, Kind.FLAG_SET: 1, Kind.FLAG_ADD: 1}
 _ORDER = {Kind.FENCE: 2, Kind.QUIET: 2, Kind.QUIET_PE: 1, Kind.FLUSH: 1}
 _SENDING = (Kind.PUT, Kind.PUT_NBI, Kind.IPUT, Kind.P)
-_NOT_ON_HOSTS = (Kind.TEST, Kind.SYNCTHREADS, *TESTS_OF_SEVERAL)
+_NOT_ON_HOSTS = (Kind.TEST, Kind.SYNCTHREADS, *ops.TESTS_OF_SEVERAL)
 _SIGNALLED = (Kind.PUT_SIGNAL, Kind.PUT_SIGNAL_NBI)
 _HOST_SHARE = 0.2  #: fraction of groups with a phase that hosts perform
 _TEAMS_SHARE = 0.25  #: fraction of groups with teams
@@ -64,8 +35,8 @@ _PLACES = 6  #: number of locations that later operations use again
 def shape(seed: int, group: int, n_pes: int) -> Shape:
     """Return the shape of a group."""
     dice = random.Random(f"shape {seed} {group}")
-    threads = dice.choice((1, 1, 1, 1, 1, 2, LANES, 2 * LANES))
-    ends = [PhaseEnd.BARRIER, PhaseEnd.BARRIER_BLOCK, PhaseEnd.QUIET, PhaseEnd.QUIETS] + [PhaseEnd.BARRIER_WARP] * (threads >= LANES)
+    threads = dice.choice((1, 1, 1, 1, 1, 2, ops.LANES, 2 * ops.LANES))
+    ends = [PhaseEnd.BARRIER, PhaseEnd.BARRIER_BLOCK, PhaseEnd.QUIET, PhaseEnd.QUIETS] + [PhaseEnd.BARRIER_WARP] * (threads >= ops.LANES)
     phases = dice.choice((1, 2, 2, 3))
     region = dice.choice((384, 512, 512, 768, 1024, 8192))
     drawn = Shape(n_pes, threads, np.dtype(dice.choice(DTYPES)), region, tuple(dice.choice(ends) for _ in range(phases)))
@@ -129,15 +100,15 @@ class _Drawing:
         self._phase = 0
         self._threads = shape_.threads  #: number of threads in this phase
         kinds: dict[Kind, int] = {**_COPIES, **_ELEMENTS, **_SIGNALS, **_ORDER, Kind.SIGNAL_FETCH: 1, Kind.TEST: 1}
-        self._waits = list(WAITS)
-        if not has_atomics(shape_.dtype) and not shape_.teams:  # interpreter() gives the reason.
+        self._waits = list(ops.WAITS)
+        if not ops.has_atomics(shape_.dtype) and not shape_.teams:  # interpreter() gives the reason.
             self._waits *= 4
-            self._waits += WAITS_FOR_SEVERAL
-            kinds |= dict.fromkeys(TESTS_OF_SEVERAL, 1)
+            self._waits += ops.WAITS_FOR_SEVERAL
+            kinds |= dict.fromkeys(ops.TESTS_OF_SEVERAL, 1)
         #: Whether only one thread copies; interpreter() gives the reason.
-        self._alone = has_atomics(shape_.dtype) and shape_.dtype.kind != "f" and not shape_.teams
-        if has_atomics(shape_.dtype) and not shape_.teams:
-            atomics = FLOAT_ATOMICS if shape_.dtype.kind == "f" else [kind for kind in Kind if is_atomic(kind)]
+        self._alone = ops.has_atomics(shape_.dtype) and shape_.dtype.kind != "f" and not shape_.teams
+        if ops.has_atomics(shape_.dtype) and not shape_.teams:
+            atomics = ops.FLOAT_ATOMICS if shape_.dtype.kind == "f" else [kind for kind in Kind if ops.is_atomic(kind)]
             kinds |= dict.fromkeys(atomics, 12 // len(atomics) or 1)
         if shape_.threads > 1:
             kinds[Kind.SYNCTHREADS] = 5
@@ -196,8 +167,8 @@ class _Drawing:
         if o.kind in _SIGNALS:
             places = (_Place(o.target, o.dest, o.nelems),) if o.nelems else ()
             self._told.append(_Message(o, places))
-        if o.nelems and (o.kind in PUTS or o.kind in GETS):
-            there, here = (o.source, o.dest) if o.kind in GETS else (o.dest, o.source)
+        if o.nelems and (o.kind in ops.PUTS or o.kind in ops.GETS):
+            there, here = (o.source, o.dest) if o.kind in ops.GETS else (o.dest, o.source)
             self._places = [*self._places, _Place(o.target, there, o.nelems), _Place(o.pe, here, o.nelems)][-_PLACES:]
         return o
 
@@ -207,16 +178,16 @@ class _Drawing:
         who, target, sent = dice.randrange(self._threads), dice.randrange(self._shape.n_pes), []
         for _ in range(dice.choice((1, 1, 2, 3))):
             o = self._drawn(dice.choice(_SENDING), pe)._replace(target=target)
-            if o.scope == THREAD:
+            if o.scope == ops.THREAD:
                 o = o._replace(who=who)
             if self._rules.admit(o):
                 yield self._kept(o)
                 sent.append(o)
-        if any(o.scope != THREAD for o in sent) and self._shape.threads > 1:
-            yield from self._admitted(self._operation(Kind.SYNCTHREADS, pe, 0, scope=BLOCK))
+        if any(o.scope != ops.THREAD for o in sent) and self._shape.threads > 1:
+            yield from self._admitted(self._operation(Kind.SYNCTHREADS, pe, 0, scope=ops.BLOCK))
         yield from self._admitted(self._operation(dice.choice((Kind.FENCE, Kind.FENCE, Kind.FENCE, Kind.QUIET)), pe, who))
         flag = self._drawn(dice.choice(list(_SIGNALS)), pe)._replace(target=target)
-        if flag.scope == THREAD:
+        if flag.scope == ops.THREAD:
             flag = flag._replace(who=who)
         if self._rules.admit(flag):
             yield self._kept(flag)
@@ -230,24 +201,24 @@ class _Drawing:
     def _collective(self) -> Iterator[Operation]:
         """Draw a collective, and often the same again with other data, without a barrier in between if that is allowed."""
         dice, size, team = self._dice, self._size, self._dice.randrange(len(self._shape.teams))
-        members, kind = self._shape.teams[team], dice.choice(COLLECTIVES[:5] if self._shape.dtype.kind == "c" else COLLECTIVES)
+        members, kind = self._shape.teams[team], dice.choice(ops.COLLECTIVES[:5] if self._shape.dtype.kind == "c" else ops.COLLECTIVES)
         o = self._operation(kind, members[0], 0, team=team, channel=dice.randrange(2))
         o = self._by_some(o, dice.randrange(self._threads))
-        if kind not in MEETINGS:
+        if kind not in ops.MEETINGS:
             written, read = (
                 len(members) if kind in some else 1 for some in ((Kind.ALLTOALL, Kind.FCOLLECT), (Kind.ALLTOALL, Kind.REDUCESCATTER))
             )
-            most = (self._shape.region_bytes - DATA) // size // max(written, read)
+            most = (self._shape.region_bytes - ops.DATA) // size // max(written, read)
             # A third use rings, chains, and rounds; half of the region leaves room for dest and source.
             nelems = dice.randint(most // 4, most // 2) if dice.random() < 0.3 else min(self._nelems(), most)
             dest, source = (self._within(self._place(members[0]).at, nelems * parts) for parts in (written, read))
             o = o._replace(
-                nelems=nelems, dst_stride=written, src_stride=read, target=dice.randrange(len(members)), source=max(source, DATA)
+                nelems=nelems, dst_stride=written, src_stride=read, target=dice.randrange(len(members)), source=max(source, ops.DATA)
             )
-            o = o._replace(dest=o.source if kind in IN_PLACE and dice.random() < 0.2 else max(dest, DATA))
+            o = o._replace(dest=o.source if kind in ops.IN_PLACE and dice.random() < 0.2 else max(dest, ops.DATA))
         for _ in range(dice.choice((1, 1, 2, 4))):
             if not self._rules.admit(o):
-                yield from self._admitted(o._replace(kind=dice.choice(MEETINGS), nelems=0))
+                yield from self._admitted(o._replace(kind=dice.choice(ops.MEETINGS), nelems=0))
                 if not self._rules.admit(o):
                     return
             yield o
@@ -258,9 +229,9 @@ class _Drawing:
 
     def _by_some(self, o: Operation, who: int) -> Operation:
         """Draw the scope of an operation that a thread, a warp, or a block performs."""
-        scopes = (THREAD, THREAD, BLOCK) + ((WARP, WARP, BLOCK) if self._threads >= LANES else ())
-        scope = THREAD if self._alone or self._on_host else self._dice.choice(scopes)
-        return o._replace(scope=scope, who=who // LANES * LANES if scope == WARP else 0 if scope == BLOCK else who)
+        scopes = (ops.THREAD, ops.THREAD, ops.BLOCK) + ((ops.WARP, ops.WARP, ops.BLOCK) if self._threads >= ops.LANES else ())
+        scope = ops.THREAD if self._alone or self._on_host else self._dice.choice(scopes)
+        return o._replace(scope=scope, who=who // ops.LANES * ops.LANES if scope == ops.WARP else 0 if scope == ops.BLOCK else who)
 
     def _admitted(self, o: Operation) -> Iterator[Operation]:
         if self._rules.admit(o):
@@ -272,16 +243,21 @@ class _Drawing:
         condition, value = self._dice.choice(_conditions(self._rules.values(flag.target, flag.word)))
         who = self._dice.randrange(self._threads)
         wait = self._operation(
-            self._dice.choice(WAITS if self._on_host else self._waits), flag.target, who, word=flag.word, value=value, condition=condition
+            self._dice.choice(ops.WAITS if self._on_host else self._waits),
+            flag.target,
+            who,
+            word=flag.word,
+            value=value,
+            condition=condition,
         )
-        if wait.kind in SEVERAL:
+        if wait.kind in ops.SEVERAL:
             wait = self._with_others(wait)
         if not self._rules.admit(wait):
             return
         yield wait
         if self._dice.random() < 0.3:  # Draw a test after the wait.
             alone = Kind.SIGNAL_FETCH if self._on_host else Kind.TEST
-            again = dict(zip(WAITS_FOR_SEVERAL, TESTS_OF_SEVERAL, strict=True)).get(wait.kind, alone)
+            again = dict(zip(ops.WAITS_FOR_SEVERAL, ops.TESTS_OF_SEVERAL, strict=True)).get(wait.kind, alone)
             yield from self._admitted(wait._replace(kind=again))
         for place in message.places:
             use = self._operation(self._dice.choice((Kind.LOAD, Kind.PUT, Kind.PUT_NBI)), flag.target, who, source=place.at)
@@ -296,19 +272,19 @@ class _Drawing:
     def _with_others(self, o: Operation) -> Operation:
         """Extend a wait or test of a word to neighboring words, except those that would make the outcome undefined."""
         dice, here = self._dice, o.word // 8
-        first, last = dice.randint(max(0, here - 3), here), dice.randint(here, min(COUNTERS // 8 - 1, here + 3))
+        first, last = dice.randint(max(0, here - 3), here), dice.randint(here, min(ops.COUNTERS // 8 - 1, here + 3))
         values, left_out = [], 0
         for i, word in enumerate(range(8 * first, 8 * last + 8, 8)):
             value = o.value
-            if word != o.word and o.kind in VECTOR:
+            if word != o.word and o.kind in ops.VECTOR:
                 fitting = [v for condition, v in _conditions(self._rules.values(o.pe, word)) if condition == o.condition]
                 value = dice.choice([*fitting, *fitting, dice.randrange(1 << 62)])
             values.append(value)
             ends = self._rules.awaits(o.pe, word, o.condition, value)
-            open_ = o.kind in WAITS_FOR_SEVERAL and (ends is None or (o.kind in ALL and not ends))
+            open_ = o.kind in ops.WAITS_FOR_SEVERAL and (ends is None or (o.kind in ops.ALL and not ends))
             if word != o.word and (open_ or dice.random() < 0.3):
                 left_out |= 1 << i
-        vector = tuple(values) if o.kind in VECTOR else ()
+        vector = tuple(values) if o.kind in ops.VECTOR else ()
         return o._replace(word=8 * first, nelems=last - first + 1, left_out=left_out, values=vector)
 
     def _operation(self, kind: Kind, pe: int, who: int, **fields: Any) -> Operation:
@@ -318,15 +294,15 @@ class _Drawing:
         """Draw an operation of a kind; the rules may reject it."""
         dice, who = self._dice, self._dice.randrange(self._threads)
         if kind == Kind.SYNCTHREADS:
-            return self._operation(kind, pe, 0, scope=BLOCK)
+            return self._operation(kind, pe, 0, scope=ops.BLOCK)
         target = dice.randrange(self._shape.n_pes)
         if kind in _ORDER:
             return self._operation(kind, pe, who, target=target if kind == Kind.QUIET_PE else 0)
-        if kind in (Kind.SIGNAL_FETCH, Kind.TEST) or kind in TESTS_OF_SEVERAL:
-            word = 8 * dice.randrange(COUNTERS // 8)
+        if kind in (Kind.SIGNAL_FETCH, Kind.TEST) or kind in ops.TESTS_OF_SEVERAL:
+            word = 8 * dice.randrange(ops.COUNTERS // 8)
             condition, value = dice.choice(_conditions(self._rules.values(pe, word)))
             look = self._operation(kind, pe, who, word=word, value=dice.choice((value, value, 0)), condition=condition)
-            if kind in SEVERAL:
+            if kind in ops.SEVERAL:
                 look = self._with_others(look)
                 look = look._replace(left_out=dice.choice((look.left_out, look.left_out, (1 << look.nelems) - 1)))
             return look
@@ -334,14 +310,14 @@ class _Drawing:
             o = self._by_some(self._operation(kind, pe, 0, target=target), who)
         else:
             o = self._operation(kind, pe, who, target=target)
-        if kind in _COPIES and kind not in STRIDED:
+        if kind in _COPIES and kind not in ops.STRIDED:
             o = o._replace(qp=dice.choice((0, 0, 1, 2)), whole=dice.random() < 0.7)
         if kind in _SIGNALS:
             adds = kind == Kind.FLAG_ADD or (kind not in (Kind.FLAG_P, Kind.FLAG_SET) and dice.random() < 0.5)
             value = dice.randint(1, 9) if adds else dice.randrange(1 << 62)
             o = o._replace(qp=dice.choice((0, 1, 2)) if kind == Kind.FLAG_P else 0)
-            o = o._replace(word=8 * dice.randrange(COUNTERS // 8), value=value, condition=SIGNAL_ADD if adds else SIGNAL_SET)
-        if kind in STRIDED:
+            o = o._replace(word=8 * dice.randrange(ops.COUNTERS // 8), value=value, condition=ops.SIGNAL_ADD if adds else ops.SIGNAL_SET)
+        if kind in ops.STRIDED:
             return self._with_strides(o)
         if kind in _COPIES or kind in _SIGNALLED:
             return self._with_places(o)
@@ -358,7 +334,7 @@ class _Drawing:
             noise = dice.randbytes(self._size)
             data = finite(np.frombuffer(noise, np.uint8), self._shape.dtype) if self._shape.dtype.kind in "fc" else noise
             return o._replace(dest=at, value=int.from_bytes(data, "little"), qp=dice.choice((0, 0, 1, 2)) if kind == Kind.P else 0)
-        at = COUNTERS + dice.randrange(min(4, (DATA - COUNTERS) // self._size)) * self._size
+        at = ops.COUNTERS + dice.randrange(min(4, (ops.DATA - ops.COUNTERS) // self._size)) * self._size
         o = o._replace(dest=at, value=self._operand())
         if kind == Kind.ATOMIC_COMPARE_SWAP:
             o = o._replace(condition=dice.choice([*self._set[-2:], dice.getrandbits(8 * self._size)]))
@@ -374,25 +350,25 @@ class _Drawing:
     def _with_strides(self, o: Operation) -> Operation:
         """Draw strides, source, and destination for a few elements."""
         dice, size = self._dice, self._size
-        room = (self._shape.region_bytes - DATA) // size
+        room = (self._shape.region_bytes - ops.DATA) // size
         dst_stride, src_stride = dice.randint(1, 4), dice.randint(1, 4)
         nelems = dice.randint(0, min(8, room // 4))
         dest, source = (self._fresh(nelems * stride) for stride in (dst_stride, src_stride))
-        span = nelems * (src_stride if o.kind in PUTS else dst_stride)
-        if span * size <= LOCAL_BYTES and dice.random() < _LOCAL_SHARE:
+        span = nelems * (src_stride if o.kind in ops.PUTS else dst_stride)
+        if span * size <= ops.LOCAL_BYTES and dice.random() < _LOCAL_SHARE:
             elsewhere = self._elsewhere(span)
-            dest, source = (dest, elsewhere) if o.kind in PUTS else (elsewhere, source)
+            dest, source = (dest, elsewhere) if o.kind in ops.PUTS else (elsewhere, source)
         return o._replace(nelems=nelems, dst_stride=dst_stride, src_stride=src_stride, dest=dest, source=source)
 
     def _with_places(self, o: Operation) -> Operation:
         """Draw the number of elements, source, and destination."""
         near, far = self._place(o.pe, local=True), self._place(o.target)
         nelems = near.nelems if self._dice.random() < 0.5 else far.nelems
-        limit = LOCAL_BYTES if near.at >= self._shape.region_bytes else self._shape.region_bytes - DATA
+        limit = ops.LOCAL_BYTES if near.at >= self._shape.region_bytes else self._shape.region_bytes - ops.DATA
         nelems = min(nelems, limit // self._size)
         near_at, far_at = (self._within(p.at, nelems) for p in (near, far))
-        source, dest = (far_at, near_at) if o.kind in GETS else (near_at, far_at)
-        return o._replace(source=source, dest=max(dest, DATA), nelems=nelems)
+        source, dest = (far_at, near_at) if o.kind in ops.GETS else (near_at, far_at)
+        return o._replace(source=source, dest=max(dest, ops.DATA), nelems=nelems)
 
     def _place(self, pe: int, *, local: bool = False) -> _Place:
         """Draw elements of a PE's data, often ones used before; local: whether to also draw from its local memory."""
@@ -400,7 +376,7 @@ class _Drawing:
         if known and self._dice.random() < 0.5:
             return self._dice.choice(known)
         if local and self._dice.random() < _LOCAL_SHARE:
-            nelems = self._dice.randint(1, min(8, LOCAL_BYTES // self._size))
+            nelems = self._dice.randint(1, min(8, ops.LOCAL_BYTES // self._size))
             return _Place(pe, self._elsewhere(nelems), nelems)
         nelems = self._nelems()
         return _Place(pe, self._fresh(nelems), nelems)
@@ -411,14 +387,14 @@ class _Drawing:
         return min(at, end - nelems * self._size)
 
     def _nelems(self) -> int:
-        most = (self._shape.region_bytes - DATA) // self._size // 2
+        most = (self._shape.region_bytes - ops.DATA) // self._size // 2
         few: Callable[[], int] = lambda: self._dice.randint(1, min(8, most))  # noqa: E731
         return self._dice.choice((lambda: 0, few, few, few, few, lambda: self._dice.randint(1, most)))()
 
     def _fresh(self, nelems: int) -> int:
         """Draw a location in the data for nelems elements."""
-        return DATA + self._dice.randint(0, (self._shape.region_bytes - DATA) // self._size - max(nelems, 1)) * self._size
+        return ops.DATA + self._dice.randint(0, (self._shape.region_bytes - ops.DATA) // self._size - max(nelems, 1)) * self._size
 
     def _elsewhere(self, nelems: int) -> int:
         """Draw a location in local memory for nelems elements."""
-        return self._shape.region_bytes + self._dice.randint(0, LOCAL_BYTES // self._size - max(nelems, 1)) * self._size
+        return self._shape.region_bytes + self._dice.randint(0, ops.LOCAL_BYTES // self._size - max(nelems, 1)) * self._size

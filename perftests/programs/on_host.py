@@ -10,26 +10,9 @@ import numpy as np
 
 import pgas
 from pgas import cuda
+from pgas.perftests.programs import operation as ops
 from pgas.perftests.programs.interpreter import operation_of
-from pgas.perftests.programs.operation import (
-    COLLECTIVES,
-    FLAGS,
-    GETS,
-    LOCAL_BYTES,
-    MEETINGS,
-    PUTS,
-    STRIDED,
-    WAITS,
-    Kind,
-    Operation,
-    PhaseEnd,
-    Program,
-    Shape,
-    callers,
-    element,
-    is_atomic,
-    named,
-)
+from pgas.perftests.programs.operation import Kind, Operation, PhaseEnd, Program, Shape
 from pgas.perftests.programs.oracle import fetches
 
 _WITHOUT_OPERAND = (Kind.ATOMIC_FETCH, Kind.ATOMIC_INC, Kind.ATOMIC_FETCH_INC)
@@ -54,7 +37,7 @@ class Host:
         fetched = {}
         for place, program in enumerate(programs):
             for number, o in enumerate(program.operations):
-                if o.phase == phase and pgas.my_pe() in callers(self._shape, o):
+                if o.phase == phase and pgas.my_pe() in ops.callers(self._shape, o):
                     value = self._call(o, place, (None, self._stream)[place % 2])
                     if fetches(self._shape, o):
                         fetched[place, number] = value
@@ -73,36 +56,36 @@ class Host:
         name, signals = o.kind.name.lower(), self._words[place * self._shape.region_bytes // 8 :]
         if o.kind in (Kind.LOAD, Kind.STORE):
             return self._access(o, place, stream)
-        if o.kind in COLLECTIVES:
+        if o.kind in ops.COLLECTIVES:
             arguments = (self._teams[o.team], *self._of_collective(o, place), channel_of(place, o))
-        elif o.kind in PUTS or o.kind in GETS:
+        elif o.kind in ops.PUTS or o.kind in ops.GETS:
             arguments = self._copied(o, place)
-            if o.kind in FLAGS:
+            if o.kind in ops.FLAGS:
                 arguments += (signals, o.word // 8, o.value, o.condition)
-            elif o.kind in STRIDED:
+            elif o.kind in ops.STRIDED:
                 arguments += (o.dst_stride, o.src_stride)
-            arguments += (o.target,) if o.whole or o.kind in FLAGS else (o.target, o.nelems)
-        elif o.kind in FLAGS:
+            arguments += (o.target,) if o.whole or o.kind in ops.FLAGS else (o.target, o.nelems)
+        elif o.kind in ops.FLAGS:
             name = _OF_A_SIGNAL.get(o.kind, name)
             arguments = (signals, o.word // 8, o.value, *((o.condition,) if o.kind == Kind.SIGNAL_OP else ()), o.target)
-        elif o.kind in WAITS:
+        elif o.kind in ops.WAITS:
             arguments = (signals, o.word // 8, o.condition, o.value)
         elif o.kind == Kind.SIGNAL_FETCH:
             arguments = (signals, o.word // 8)
         elif o.kind == Kind.QUIET_PE:
             arguments = (o.target,)
-        elif o.kind in (Kind.P, Kind.G) or is_atomic(o.kind):
-            values = () if o.kind == Kind.G or o.kind in _WITHOUT_OPERAND else (element(self._shape.dtype, o.value),)
+        elif o.kind in (Kind.P, Kind.G) or ops.is_atomic(o.kind):
+            values = () if o.kind == Kind.G or o.kind in _WITHOUT_OPERAND else (ops.element(self._shape.dtype, o.value),)
             if o.kind == Kind.ATOMIC_COMPARE_SWAP:
-                values = (element(self._shape.dtype, o.condition), *values)
+                values = (ops.element(self._shape.dtype, o.condition), *values)
             array, index = self._array(o.source if o.kind == Kind.G else o.dest, place)
             arguments = (array, index, *values, o.target)
         return getattr(pgas, name)(*arguments, stream=stream)
 
     def _array(self, at: int, place: int) -> tuple[Any, int]:
         """Return the array of a location, and the index of its element."""
-        name, index = named(self._shape, at)
-        whole, nbytes = (self._area, self._shape.region_bytes) if name == "a" else (self._local, LOCAL_BYTES)
+        name, index = ops.named(self._shape, at)
+        whole, nbytes = (self._area, self._shape.region_bytes) if name == "a" else (self._local, ops.LOCAL_BYTES)
         count = nbytes // self._shape.dtype.itemsize
         return whole[place * count : (place + 1) * count], index
 
@@ -116,7 +99,7 @@ class Host:
 
     def _of_collective(self, o: Operation, place: int) -> tuple[Any, ...]:
         """Return the arguments of a collective between team and channel."""
-        if o.kind in MEETINGS:
+        if o.kind in ops.MEETINGS:
             return ()
         operands = []
         for at, parts in ((o.dest, o.dst_stride), (o.source, o.src_stride)):
@@ -131,7 +114,7 @@ class Host:
         array, first = self._array(o.source if o.kind == Kind.LOAD else o.dest, place)
         if o.kind == Kind.LOAD:
             return array[first : first + o.nelems].copy_to_host()
-        array[first : first + 1].copy_to_device(np.array([element(self._shape.dtype, o.value)]))
+        array[first : first + 1].copy_to_device(np.array([ops.element(self._shape.dtype, o.value)]))
         pgas.synchronize()
         return None
 

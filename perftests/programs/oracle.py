@@ -7,33 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pgas.perftests.programs.operation import (
-    ANY,
-    COLLECTIVES,
-    COUNTERS,
-    DATA,
-    FLAGS,
-    GETS,
-    MEETINGS,
-    PUTS,
-    SEVERAL,
-    SIGNAL_BEGIN,
-    SOME,
-    WAITS,
-    WAITS_FOR_SEVERAL,
-    Kind,
-    Operation,
-    Program,
-    Shape,
-    callers,
-    is_added,
-    is_atomic,
-    is_fetching,
-    line,
-    named,
-    spread,
-    wait_set,
-)
+from pgas.perftests.programs import operation as ops
+from pgas.perftests.programs.operation import Kind, Operation, Program, Shape
 from pgas.perftests.programs.rules import Rules, holds
 
 
@@ -56,8 +31,8 @@ def image(seed: int, number: int, pe: int, shape: Shape) -> bytearray:
     """Return a PE's region and local memory before the program."""
     size = shape.dtype.itemsize
     noise = random.Random(f"{seed} {number} {pe}").randbytes(shape.memory_bytes)
-    words = SIGNAL_BEGIN.to_bytes(8, "little") * (COUNTERS // 8)
-    counters, data = noise[COUNTERS:DATA], noise[DATA:]
+    words = ops.SIGNAL_BEGIN.to_bytes(8, "little") * (ops.COUNTERS // 8)
+    counters, data = noise[ops.COUNTERS : ops.DATA], noise[ops.DATA :]
     if shape.dtype.kind in "fc":  # Sums must be exact in any order; data must be finite, because conversions change NaNs.
         counters = np.frombuffer(counters, np.uint8)[::size].astype(shape.dtype).tobytes()
         data = finite(np.frombuffer(data, np.uint8), shape.dtype)
@@ -77,9 +52,9 @@ def fetches(shape: Shape, o: Operation) -> int:
         return o.nelems * shape.dtype.itemsize
     if o.kind in (Kind.SIGNAL_WAIT_UNTIL, Kind.SIGNAL_FETCH, Kind.TEST):
         return 8
-    if o.kind in SEVERAL:  # an answer; for _some forms also indices
-        return 8 * (1 + (o.nelems if o.kind in SOME else 0))
-    return shape.dtype.itemsize if o.kind == Kind.G or is_fetching(o.kind) else 0
+    if o.kind in ops.SEVERAL:  # an answer; for _some forms also indices
+        return 8 * (1 + (o.nelems if o.kind in ops.SOME else 0))
+    return shape.dtype.itemsize if o.kind == Kind.G or ops.is_fetching(o.kind) else 0
 
 
 class Oracle:
@@ -98,7 +73,7 @@ class Oracle:
             atomics: dict[tuple[int, int], list[tuple[int, Operation, int]]] = {}
             for number, (i, o) in enumerate(operations):
                 rules.admit(o)
-                if is_atomic(o.kind):
+                if ops.is_atomic(o.kind):
                     atomics.setdefault((o.target, o.dest), []).append((i, o, number))
                     continue
                 wanted = self._perform(o)
@@ -113,14 +88,14 @@ class Oracle:
     def _perform(self, o: Operation) -> bytes | None:
         """Perform an operation; return what it fetches."""
         size, here, there = self._shape.dtype.itemsize, self.regions[o.pe], self.regions[o.target]
-        if o.kind in PUTS or o.kind in GETS:
-            data, dest = (here, there) if o.kind in PUTS else (there, here)
-            moved = [bytes(data[lo:hi]) for lo, hi in spread(o.source, o.nelems, o.src_stride, size)]
+        if o.kind in ops.PUTS or o.kind in ops.GETS:
+            data, dest = (here, there) if o.kind in ops.PUTS else (there, here)
+            moved = [bytes(data[lo:hi]) for lo, hi in ops.spread(o.source, o.nelems, o.src_stride, size)]
             if o.src_stride == 1 != o.dst_stride:
                 moved = [moved[0][i : i + size] for i in range(0, len(moved[0]), size)]
             elif o.dst_stride == 1 != o.src_stride:
                 moved = [b"".join(moved)]
-            for (lo, hi), part in zip(spread(o.dest, o.nelems, o.dst_stride, size), moved, strict=True):
+            for (lo, hi), part in zip(ops.spread(o.dest, o.nelems, o.dst_stride, size), moved, strict=True):
                 dest[lo:hi] = part
         elif o.kind == Kind.P:
             there[o.dest : o.dest + size] = o.value.to_bytes(size, "little")
@@ -134,12 +109,12 @@ class Oracle:
             return bytes(here[o.word : o.word + 8])
         elif o.kind == Kind.TEST:
             return int(holds(self._word(o.pe, o.word), o.condition, o.value)).to_bytes(8, "little")
-        elif o.kind in SEVERAL:
+        elif o.kind in ops.SEVERAL:
             return answer(o, self._satisfied(o))
-        elif o.kind in COLLECTIVES and o.kind not in MEETINGS:
+        elif o.kind in ops.COLLECTIVES and o.kind not in ops.MEETINGS:
             self._collective(o)
-        if o.kind in FLAGS:
-            before = self._word(o.target, o.word) if is_added(o) else 0
+        if o.kind in ops.FLAGS:
+            before = self._word(o.target, o.word) if ops.is_added(o) else 0
             there[o.word : o.word + 8] = (before + o.value).to_bytes(8, "little")
         return None
 
@@ -156,35 +131,39 @@ class Oracle:
 
     def _satisfied(self, o: Operation) -> list[int]:
         """Return the indices of the words that satisfy the condition."""
-        return [i for i, word, value in wait_set(o) if holds(self._word(o.pe, word), o.condition, value)]
+        return [i for i, word, value in ops.wait_set(o) if holds(self._word(o.pe, word), o.condition, value)]
 
     def _is_another(self, o: Operation, found: bytes) -> bool:
         """Whether an answer other than that of answer() is right: _any may return any satisfied word, and wait_until_some one or more."""
         satisfied = self._satisfied(o)
         first, *named = np.frombuffer(found, np.int64).tolist()
-        if o.kind in ANY:
+        if o.kind in ops.ANY:
             return first in satisfied
         indices, rest = named[:first], named[first:]
         return (
-            o.kind in SOME and o.kind in WAITS_FOR_SEVERAL and first > 0 and indices == sorted({*indices} & {*satisfied}) and not any(rest)
+            o.kind in ops.SOME
+            and o.kind in ops.WAITS_FOR_SEVERAL
+            and first > 0
+            and indices == sorted({*indices} & {*satisfied})
+            and not any(rest)
         )
 
     def _difference(self, o: Operation, found: bytes, wanted: bytes) -> str:
         """Describe a wrong fetched value; empty if it is right."""
-        if o.kind in WAITS:
+        if o.kind in ops.WAITS:
             value = int.from_bytes(found, "little")
             right = holds(value, o.condition, o.value)  # A later value may also satisfy it.
-            return "" if right else f"{line(self._shape, o)} returned {value} instead of {int.from_bytes(wanted, 'little')}"
-        if found == wanted or (o.kind in SEVERAL and self._is_another(o, found)):
+            return "" if right else f"{ops.line(self._shape, o)} returned {value} instead of {int.from_bytes(wanted, 'little')}"
+        if found == wanted or (o.kind in ops.SEVERAL and self._is_another(o, found)):
             return ""
-        if o.kind == Kind.TEST or o.kind in SEVERAL:
+        if o.kind == Kind.TEST or o.kind in ops.SEVERAL:
             one, other = (np.frombuffer(data, np.int64).tolist() for data in (found, wanted))
-            return f"{line(self._shape, o)} answered {one} instead of {other}"
+            return f"{ops.line(self._shape, o)} answered {one} instead of {other}"
         if o.kind == Kind.SIGNAL_FETCH:
-            return f"{line(self._shape, o)} returned {int.from_bytes(found, 'little')} instead of {int.from_bytes(wanted, 'little')}"
+            return f"{ops.line(self._shape, o)} returned {int.from_bytes(found, 'little')} instead of {int.from_bytes(wanted, 'little')}"
         i = next(i for i, (a, b) in enumerate(zip(found, wanted, strict=True)) if a != b) // self._shape.dtype.itemsize
         one, other = (self._element(data, i) for data in (found, wanted))
-        return f"{line(self._shape, o)} found {one} instead of {other}" + (f" in element {i}" if o.kind == Kind.LOAD else "")
+        return f"{ops.line(self._shape, o)} found {one} instead of {other}" + (f" in element {i}" if o.kind == Kind.LOAD else "")
 
     def _element(self, data: bytes, i: int) -> str:
         """Return an element as text, integers in hexadecimal."""
@@ -198,14 +177,14 @@ class Oracle:
         region, size = self.regions[pe], self._shape.dtype.itemsize
         wrong = [i for i, (a, b) in enumerate(zip(found, region, strict=True)) if a != b]
         at = wrong[0]
-        if at < COUNTERS:
+        if at < ops.COUNTERS:
             one, other = (int.from_bytes(data[at // 8 * 8 : at // 8 * 8 + 8], "little") for data in (found, region))
             text = f"signal {at // 8} is {one} instead of {other}"
         else:
-            name, index = named(self._shape, at)
+            name, index = ops.named(self._shape, at)
             what = f"element {index}" if name == "a" else f"element {index} of local memory"
             text = f"{what} is {self._element(found, at // size)} instead of {self._element(bytes(region), at // size)}"
-        writers = [line(self._shape, o) for o in operations if _writes(self._shape, o, pe, at)]
+        writers = [ops.line(self._shape, o) for o in operations if _writes(self._shape, o, pe, at)]
         who = f"; it is written by {writers[-1]}" if writers else "; nobody writes to it in this phase"
         return f"{text} ({len(wrong)} wrong byte{'s' if len(wrong) > 1 else ''}){who}"
 
@@ -222,7 +201,9 @@ class Oracle:
         if _explained([o for _, o, _ in calls], before, seen, first, last, dtype):
             region[at : at + dtype.itemsize] = last
             return
-        got = [f"{line(self._shape, o)}" + (f" found {self._element(s, 0)}" if s else "") for (_, o, _), s in zip(calls, seen, strict=True)]
+        got = [
+            f"{ops.line(self._shape, o)}" + (f" found {self._element(s, 0)}" if s else "") for (_, o, _), s in zip(calls, seen, strict=True)
+        ]
         yield Fault(
             pe,
             phase,
@@ -248,24 +229,24 @@ def taken(o: Operation, sources: Sequence[np.ndarray], me: int) -> np.ndarray:
 
 def answer(o: Operation, satisfied: Sequence[int]) -> bytes:
     """Return the answer of a wait or test of several words, given those that satisfy the condition; _any returns the first."""
-    if o.kind in SOME:
+    if o.kind in ops.SOME:
         return np.array([len(satisfied), *satisfied, *[0] * (o.nelems - len(satisfied))], np.int64).tobytes()
-    if o.kind in ANY:
+    if o.kind in ops.ANY:
         return np.array(satisfied[0] if satisfied else -1, np.int64).tobytes()
-    return np.array(len(satisfied) == len(list(wait_set(o))), np.int64).tobytes()
+    return np.array(len(satisfied) == len(list(ops.wait_set(o))), np.int64).tobytes()
 
 
 def _writes(shape: Shape, o: Operation, pe: int, at: int) -> bool:
     """Whether an operation writes to a byte of a PE's region."""
     if o.team >= 0:
-        return pe in callers(shape, o) and o.dest <= at < o.dest + o.nelems * o.dst_stride * shape.dtype.itemsize
+        return pe in ops.callers(shape, o) and o.dest <= at < o.dest + o.nelems * o.dst_stride * shape.dtype.itemsize
     size = shape.dtype.itemsize
-    if o.kind in FLAGS and o.target == pe and o.word <= at < o.word + 8:
+    if o.kind in ops.FLAGS and o.target == pe and o.word <= at < o.word + 8:
         return True
-    if o.kind in PUTS or o.kind in GETS:
-        parts = spread(o.dest, o.nelems, o.dst_stride, size)
-        return (o.target if o.kind in PUTS else o.pe) == pe and any(lo <= at < hi for lo, hi in parts)
-    if o.kind in (Kind.P, Kind.STORE) or is_atomic(o.kind):
+    if o.kind in ops.PUTS or o.kind in ops.GETS:
+        parts = ops.spread(o.dest, o.nelems, o.dst_stride, size)
+        return (o.target if o.kind in ops.PUTS else o.pe) == pe and any(lo <= at < hi for lo, hi in parts)
+    if o.kind in (Kind.P, Kind.STORE) or ops.is_atomic(o.kind):
         return (o.pe if o.kind == Kind.STORE else o.target) == pe and o.dest <= at < o.dest + size
     return False
 

@@ -17,30 +17,8 @@ any other as soon as it has called, so earlier accesses must be complete for all
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from pgas.perftests.programs.operation import (
-    ALL,
-    BLOCK,
-    FLAGS,
-    GETS,
-    IN_PLACE,
-    LANES,
-    MEETINGS,
-    PUTS,
-    SEVERAL,
-    SIGNAL_BEGIN,
-    THREAD,
-    WAITS,
-    WAITS_FOR_SEVERAL,
-    Kind,
-    Operation,
-    Shape,
-    callers,
-    is_added,
-    is_atomic,
-    is_fetching,
-    spread,
-    wait_set,
-)
+from pgas.perftests.programs import operation as ops
+from pgas.perftests.programs.operation import Kind, Operation, Shape
 
 #: Modes of access; WORD: atomic with accesses of the same class to that word.
 READ, WRITE, WORD = range(3)
@@ -94,8 +72,8 @@ class Rules:
         """Add an operation if the outcome stays defined; return whether it does."""
         actors, size = self._actors(o), self._shape.dtype.itemsize
         seen: list[_Access] = []
-        if o.kind in WAITS or o.kind in WAITS_FOR_SEVERAL:
-            words = [(o.word, o.value)] if o.kind in WAITS else [(word, value) for _, word, value in wait_set(o)]
+        if o.kind in ops.WAITS or o.kind in ops.WAITS_FOR_SEVERAL:
+            words = [(o.word, o.value)] if o.kind in ops.WAITS else [(word, value) for _, word, value in ops.wait_set(o)]
             answered = self._answered(o, words)
             if answered is None:
                 return False
@@ -108,11 +86,11 @@ class Rules:
             for access in self._accesses:
                 if _overlap(touch, access.touch) and (touch.mode, access.touch.mode) != (READ, READ):
                     ordered = access in seen or all(
-                        self._ordered(access, touch, self._actors(o, pe), o) for pe in touch.by or callers(self._shape, o)
+                        self._ordered(access, touch, self._actors(o, pe), o) for pe in touch.by or ops.callers(self._shape, o)
                     )
                     if ordered:
                         earlier.add(access.number)
-                    elif o.kind in WAITS_FOR_SEVERAL:  # The answer does not depend on this word.
+                    elif o.kind in ops.WAITS_FOR_SEVERAL:  # The answer does not depend on this word.
                         continue
                     elif touch.mode != WORD or access.touch.mode != WORD or touch.class_ != access.touch.class_:
                         return False
@@ -125,13 +103,13 @@ class Rules:
     def _actors(self, o: Operation, *pes: int) -> int:
         """Return the threads that perform an operation, of these PEs or of all."""
         threads = self._shape.threads
-        count = (1, LANES, threads)[o.scope]
-        one = ((1 << count) - 1) << (0 if o.scope == BLOCK else o.who)
-        return sum(one << pe * threads for pe in pes or callers(self._shape, o))
+        count = (1, ops.LANES, threads)[o.scope]
+        one = ((1 << count) - 1) << (0 if o.scope == ops.BLOCK else o.who)
+        return sum(one << pe * threads for pe in pes or ops.callers(self._shape, o))
 
     def values(self, pe: int, word: int) -> list[int]:
         """Return the values of a signal word in this phase, in the order of the operations."""
-        return self._values.get((pe, word), [SIGNAL_BEGIN])
+        return self._values.get((pe, word), [ops.SIGNAL_BEGIN])
 
     def awaits(self, pe: int, word: int, condition: int, value: int) -> bool | None:
         """Whether the last value of a word ends a wait, and no earlier one; None if uncertain."""
@@ -146,7 +124,7 @@ class Rules:
         ends = [self.awaits(o.pe, word, o.condition, value) for word, value in words]
         if None in ends or (words and not any(ends)):
             return None
-        if o.kind in WAITS or o.kind in ALL:
+        if o.kind in ops.WAITS or o.kind in ops.ALL:
             return [word for word, _ in words] if all(ends) else None
         satisfied = [word for (word, _), end in zip(words, ends, strict=True) if end]
         return satisfied if len(satisfied) == 1 else []  # Any of them may have ended it.
@@ -154,11 +132,11 @@ class Rules:
     def _ordered(self, access: _Access, touch: _Touch, actors: int, o: Operation) -> bool:
         if access.complete & actors:
             return True
-        fenced = o.scope == THREAD and access.fenced & access.before & actors
+        fenced = o.scope == ops.THREAD and access.fenced & access.before & actors
         return bool(fenced) and access.touch.when == SENT and (touch.when == SENT or touch.mode == WORD)
 
     def _perform(self, o: Operation, actors: int, touches: list[_Touch], earlier: set[int]) -> None:
-        if o.kind in (Kind.FENCE, Kind.QUIET, Kind.QUIET_PE, Kind.FLUSH, Kind.SYNCTHREADS, *MEETINGS):
+        if o.kind in (Kind.FENCE, Kind.QUIET, Kind.QUIET_PE, Kind.FLUSH, Kind.SYNCTHREADS, *ops.MEETINGS):
             for access in self._accesses:
                 _order(access, o, actors)
         # After a non-blocking call, threads of a warp or block are not ordered after each other's parts.
@@ -169,7 +147,7 @@ class Rules:
             own = own & -own if t.lo < 0 else own  # The first thread leaves a channel last.
             added.append(_Access(t, self._number, o.target, own, own if together else 0))
         self._accesses += added
-        if o.kind in FLAGS:
+        if o.kind in ops.FLAGS:
             self._tell(o, actors, [a for a in added if a.touch.pe == o.target])
         if any(t.mode == WORD for t in touches):
             self.predecessors[self._number] = earlier
@@ -179,12 +157,12 @@ class Rules:
         seen = [
             a
             for a in self._accesses
-            if a.fenced & actors and (a.complete & actors or (o.scope == THREAD and a.touch.pe == o.target and a.touch.when == SENT))
+            if a.fenced & actors and (a.complete & actors or (o.scope == ops.THREAD and a.touch.pe == o.target and a.touch.when == SENT))
         ]
         word, values = (o.target, o.word), self.values(o.target, o.word)
-        before = self._carried.get(word, []) if is_added(o) else []  # The sum makes visible what each addition does.
+        before = self._carried.get(word, []) if ops.is_added(o) else []  # The sum makes visible what each addition does.
         self._carried[word] = [*before, *seen, *data]
-        self._values[word] = [*values, values[-1] + o.value if is_added(o) else o.value]
+        self._values[word] = [*values, values[-1] + o.value if ops.is_added(o) else o.value]
         self._all_values[word] = self._values[word]
 
 
@@ -242,8 +220,8 @@ def _of_members(o: Operation, size: int, shape: Shape) -> Iterator[_Touch]:
     written, read = o.nelems * o.dst_stride * size, o.nelems * o.src_stride * size
     for pe in members:
         yield _Touch(pe, -1 - place, -place, WRITE, DONE, by=(pe,))
-        if o.kind not in MEETINGS:
-            if o.dest != o.source or o.kind not in IN_PLACE:
+        if o.kind not in ops.MEETINGS:
+            if o.dest != o.source or o.kind not in ops.IN_PLACE:
                 yield _Touch(pe, o.source, o.source + read, READ, DONE, by=(pe,))
             yield _Touch(pe, o.dest, o.dest + written, WRITE, DONE, by=(pe,) if o.nelems * size <= _SMALL else members)
 
@@ -251,14 +229,14 @@ def _of_members(o: Operation, size: int, shape: Shape) -> Iterator[_Touch]:
 def _touches(o: Operation, size: int) -> Iterator[_Touch]:
     """Yield the accesses of an operation."""
     kind = o.kind
-    if kind in PUTS:
+    if kind in ops.PUTS:
         when = SOURCE if kind in _NON_BLOCKING else DONE
-        yield from (_Touch(o.pe, *part, READ, when) for part in spread(o.source, o.nelems, o.src_stride, size))
-        yield from (_Touch(o.target, *part, WRITE, SENT) for part in spread(o.dest, o.nelems, o.dst_stride, size))
-    elif kind in GETS:
+        yield from (_Touch(o.pe, *part, READ, when) for part in ops.spread(o.source, o.nelems, o.src_stride, size))
+        yield from (_Touch(o.target, *part, WRITE, SENT) for part in ops.spread(o.dest, o.nelems, o.dst_stride, size))
+    elif kind in ops.GETS:
         when = PENDING if kind in _NON_BLOCKING else DONE
-        yield from (_Touch(o.target, *part, READ, when) for part in spread(o.source, o.nelems, o.src_stride, size))
-        yield from (_Touch(o.pe, *part, WRITE, when) for part in spread(o.dest, o.nelems, o.dst_stride, size))
+        yield from (_Touch(o.target, *part, READ, when) for part in ops.spread(o.source, o.nelems, o.src_stride, size))
+        yield from (_Touch(o.pe, *part, WRITE, when) for part in ops.spread(o.dest, o.nelems, o.dst_stride, size))
     elif kind == Kind.P:
         yield _Touch(o.target, o.dest, o.dest + size, WRITE, SENT)
     elif kind == Kind.G:
@@ -267,12 +245,12 @@ def _touches(o: Operation, size: int) -> Iterator[_Touch]:
         yield _Touch(o.pe, o.source, o.source + o.nelems * size, READ, DONE)
     elif kind == Kind.STORE:
         yield _Touch(o.pe, o.dest, o.dest + size, WRITE, DONE)
-    elif kind in WAITS or kind in (Kind.SIGNAL_FETCH, Kind.TEST):
+    elif kind in ops.WAITS or kind in (Kind.SIGNAL_FETCH, Kind.TEST):
         yield _Touch(o.pe, o.word, o.word + 8, READ, DONE)
-    elif kind in SEVERAL:
-        yield from (_Touch(o.pe, word, word + 8, READ, DONE) for _, word, _ in wait_set(o))
-    elif is_atomic(kind):
-        yield _Touch(o.target, o.dest, o.dest + size, WORD, DONE if is_fetching(kind) else SENT, "atomics")
-    if kind in FLAGS:
+    elif kind in ops.SEVERAL:
+        yield from (_Touch(o.pe, word, word + 8, READ, DONE) for _, word, _ in ops.wait_set(o))
+    elif ops.is_atomic(kind):
+        yield _Touch(o.target, o.dest, o.dest + size, WORD, DONE if ops.is_fetching(kind) else SENT, "atomics")
+    if kind in ops.FLAGS:
         added = "signals" if kind != Kind.FLAG_ADD else "atomics"
-        yield _Touch(o.target, o.word, o.word + 8, WORD if is_added(o) else WRITE, SENT, added)
+        yield _Touch(o.target, o.word, o.word + 8, WORD if ops.is_added(o) else WRITE, SENT, added)

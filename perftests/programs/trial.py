@@ -10,22 +10,11 @@ import pgas
 from pgas import cuda
 from pgas.kernels import window
 from pgas.perftests.harness import grid
+from pgas.perftests.programs import operation as ops
 from pgas.perftests.programs.draw import GROUP
 from pgas.perftests.programs.interpreter import COLUMNS, IN_DEST, IN_SOURCE, MEETINGS, KernelData, interpreter
 from pgas.perftests.programs.on_host import Host, channel_of
-from pgas.perftests.programs.operation import (
-    COLLECTIVES,
-    FLAGS,
-    LOCAL_BYTES,
-    SEVERAL,
-    VECTOR,
-    WAITS,
-    Kind,
-    Operation,
-    Program,
-    Shape,
-    callers,
-)
+from pgas.perftests.programs.operation import Kind, Operation, Program, Shape
 from pgas.perftests.programs.oracle import Fault, Oracle, Results, fetches, image
 
 _LARGEST_REGION = 8192
@@ -43,7 +32,7 @@ class Trial:
 
     def __init__(self) -> None:
         self._area = pgas.empty(GROUP * _LARGEST_REGION, np.uint8)
-        self._local = cuda.device_array(max(GROUP * LOCAL_BYTES, _LEAST_REGISTERED), np.uint8)
+        self._local = cuda.device_array(max(GROUP * ops.LOCAL_BYTES, _LEAST_REGISTERED), np.uint8)
         pgas.register(self._local)
         self._counter = grid.Counter()
         #: Arrays on the heap, in order of allocation.
@@ -110,7 +99,7 @@ class Trial:
             for place, program in enumerate(programs):
                 first[phase, place] = len(rows)
                 for number, o in enumerate(program.operations):
-                    if o.phase != phase or me not in callers(shape, o):
+                    if o.phase != phase or me not in ops.callers(shape, o):
                         continue
                     slot = 0
                     if o.kind in _SIGNAL_VALUES and fetches(shape, o):
@@ -152,12 +141,13 @@ class Trial:
         size, base = shape.dtype.itemsize, place * shape.region_bytes
         local = IN_DEST if o.dest >= shape.region_bytes else IN_SOURCE if o.source >= shape.region_bytes else 0
         dest, source = (
-            (base + at if at < shape.region_bytes else place * LOCAL_BYTES + at - shape.region_bytes) // size for at in (o.dest, o.source)
+            (base + at if at < shape.region_bytes else place * ops.LOCAL_BYTES + at - shape.region_bytes) // size
+            for at in (o.dest, o.source)
         )
         word = (base + o.word) // 8
         qp = min(o.qp, self._queue_pairs)
         value, condition = (o.value, o.condition) if o.kind in _SIGNAL_VALUES else (0, 0)
-        if o.kind in COLLECTIVES:
+        if o.kind in ops.COLLECTIVES:
             word, value = channel_of(place, o), int(teams[o.team])
         elements = dest, source, o.nelems, o.dst_stride, o.src_stride
         return (o.kind, o.scope, o.who, o.target, *elements, o.whole, qp, word, value, condition, slot, local)
@@ -178,15 +168,15 @@ def _stretches(shape: Shape) -> Iterator[tuple[int, int]]:
 
 
 #: Operations on signal words, whose value is in the row.
-_SIGNAL_VALUES = frozenset((*FLAGS, *WAITS, *SEVERAL, Kind.SIGNAL_FETCH, Kind.TEST))
+_SIGNAL_VALUES = frozenset((*ops.FLAGS, *ops.WAITS, *ops.SEVERAL, Kind.SIGNAL_FETCH, Kind.TEST))
 
 
 def _record(o: Operation) -> list[int]:
     """Return the initial contents of an operation's record, which the interpreter's _several() describes."""
-    if o.kind not in SEVERAL:
+    if o.kind not in ops.SEVERAL:
         return [0]
     status = [o.left_out >> i & 1 for i in range(o.nelems)]
-    return [0] * (1 + o.nelems) + status + list(o.values[: o.nelems] if o.kind in VECTOR else [0] * o.nelems)
+    return [0] * (1 + o.nelems) + status + list(o.values[: o.nelems] if o.kind in ops.VECTOR else [0] * o.nelems)
 
 
 def _found(

@@ -15,7 +15,7 @@ from test_store import SECRET, enter, nothing, together
 
 from pgas.base import plain
 from pgas.base.errors import BootstrapError
-from pgas.job.bootstrap import rendezvous, store, store_messages, store_server
+from pgas.job.bootstrap import rendezvous, store_messages, store_server
 from pgas.job.bootstrap.store import Store
 from pgas.job.bootstrap.store_messages import MAGIC, NONCE, Address, Channel, Forged, MessageKind
 from pgas.job.bootstrap.store_server import StoreServer
@@ -361,12 +361,11 @@ def test_an_exchange_that_is_too_large(server, pes, monkeypatch):
     members[0]._calls.put(MessageKind.GATHER, b"x" * 600)
     members[0]._calls.flush()
     with monkeypatch.context() as patch:
-        patch.setattr(store_server, "EXCHANGE_MAX", 1000)
+        patch.setattr(store_messages, "EXCHANGE_MAX", 1000)
         while members[1].missing != {1}:
             time.sleep(0.01)
         with pytest.raises(BootstrapError, match=r"rank 1: GATHER: the parts of all ranks have 1200 bytes, and may have 1000$"):
             members[1].allgather(b"x" * 600, nothing)
-        patch.setattr(store, "EXCHANGE_MAX", 1000)
         with pytest.raises(BootstrapError, match="PE 1 sends 1001 bytes to the other PEs, but all PEs together may send at most 1000"):
             members[1].allgather(b"x" * 1001, nothing)
     for member in members:

@@ -6,45 +6,28 @@ raises a ValueError that names the field. Whether the QP may execute the WQE is 
 
 from dataclasses import dataclass
 
-from pgas.transports.mlx5 import fields
+from pgas.transports.mlx5 import fields, wqe
 from pgas.transports.mlx5.fields import Buffer, Table
-from pgas.transports.mlx5.wqe import (
-    ATOMICS,
-    CE_MASK,
-    CTRL,
-    DATA,
-    FM_MASK,
-    INLINE,
-    INLINE_HEADER,
-    INLINE_SEG,
-    OCTOWORD,
-    RADDR,
-    WAIT,
-    WQEBB,
-    Ce,
-    Fm,
-    Opcode,
-    wqebbs,
-)
+from pgas.transports.mlx5.wqe import Ce, Fm, Opcode
 
 # --- the ring --------------------------------------------------------------------------------------------------------------------
 
 
 def _blocks(view: memoryview, wqe_idx: int, count: int) -> list[slice]:
-    depth = len(view) // WQEBB
-    if depth == 0 or depth & depth - 1 or len(view) % WQEBB:
-        raise ValueError(f"ring: {len(view)} bytes are not 2^n WQEBBs of {WQEBB} bytes")
+    depth = len(view) // wqe.WQEBB
+    if depth == 0 or depth & depth - 1 or len(view) % wqe.WQEBB:
+        raise ValueError(f"ring: {len(view)} bytes are not 2^n WQEBBs of {wqe.WQEBB} bytes")
     if count > depth:
         raise ValueError(f"a WQE of {count} WQEBBs is longer than the ring of {depth}")
-    slots = [(wqe_idx + k & depth - 1) * WQEBB for k in range(count)]
-    return [slice(slot, slot + WQEBB) for slot in slots]
+    slots = [(wqe_idx + k & depth - 1) * wqe.WQEBB for k in range(count)]
+    return [slice(slot, slot + wqe.WQEBB) for slot in slots]
 
 
 def store(ring: Buffer, wqe_idx: int, data: bytes) -> None:
     """Store a WQE in its slot of a ring. It wraps between WQEBBs; the rest of its last WQEBB does not change."""
     view = memoryview(ring).cast("B")
-    for k, block in enumerate(_blocks(view, wqe_idx, wqebbs(-(-len(data) // OCTOWORD)))):
-        part = data[k * WQEBB : (k + 1) * WQEBB]
+    for k, block in enumerate(_blocks(view, wqe_idx, wqe.wqebbs(-(-len(data) // wqe.OCTOWORD)))):
+        part = data[k * wqe.WQEBB : (k + 1) * wqe.WQEBB]
         view[block.start : block.start + len(part)] = part
 
 
@@ -55,10 +38,10 @@ def fetch(ring: Buffer, wqe_idx: int) -> bytes:
         ValueError: ds is 0, or more than the ring holds.
     """
     view = memoryview(ring).cast("B")
-    ds = fields.decode(CTRL, view[_blocks(view, wqe_idx, 1)[0]])["ds"]
+    ds = fields.decode(wqe.CTRL, view[_blocks(view, wqe_idx, 1)[0]])["ds"]
     if ds == 0:
         raise ValueError(f"ctrl.ds: 0 in the WQE at index {wqe_idx}")
-    return b"".join(bytes(view[block]) for block in _blocks(view, wqe_idx, wqebbs(ds)))[: ds * OCTOWORD]
+    return b"".join(bytes(view[block]) for block in _blocks(view, wqe_idx, wqe.wqebbs(ds)))[: ds * wqe.OCTOWORD]
 
 
 # --- decoding --------------------------------------------------------------------------------------------------------------------
@@ -116,17 +99,17 @@ class Wqe:
     @property
     def fm(self) -> int:
         """The fence mode, a value of Fm unless the WQE is malformed."""
-        return self.fm_ce_se & FM_MASK
+        return self.fm_ce_se & wqe.FM_MASK
 
     @property
     def ce(self) -> Ce:
         """The condition under which the WQE requests a CQE."""
-        return Ce(self.fm_ce_se & CE_MASK)
+        return Ce(self.fm_ce_se & wqe.CE_MASK)
 
     @property
     def wqebbs(self) -> int:
         """The number of WQEBBs that the WQE occupies."""
-        return wqebbs(self.ds)
+        return wqe.wqebbs(self.ds)
 
     @property
     def nbytes(self) -> int:
@@ -157,10 +140,10 @@ def decode(data: Buffer) -> Wqe:
         ValueError: the opcode has no layout here, opmod is not valid for it, or ds is too small for its segments.
     """
     raw = bytes(data)
-    ctrl = fields.decode(CTRL, raw)
+    ctrl = fields.decode(wqe.CTRL, raw)
     ds = ctrl["ds"]
-    end = ds * OCTOWORD
-    if not CTRL.size <= end <= len(raw):
+    end = ds * wqe.OCTOWORD
+    if not wqe.CTRL.size <= end <= len(raw):
         raise ValueError(f"ctrl.ds: {ds} octowords, but there are {len(raw)} bytes")
     if ctrl["opcode"] not in _HAS_RADDR:
         raise ValueError(f"ctrl.opcode: {fields.named(Opcode, ctrl['opcode'])} is not defined in pgas")
@@ -168,24 +151,24 @@ def decode(data: Buffer) -> Wqe:
     head = dict(opcode=opcode, **{name: ctrl[name] for name in ("opmod", "wqe_idx", "qpn", "ds", "fm_ce_se", "signature", "imm")})
     if opcode == Opcode.NOP:
         return Wqe(**head)
-    at = CTRL.size
+    at = wqe.CTRL.size
     if opcode == Opcode.WAIT:
-        _room(opcode, WAIT, at, end)
-        return Wqe(**head, wait=Wait(**fields.decode(WAIT, raw, at)))
+        _room(opcode, wqe.WAIT, at, end)
+        return Wqe(**head, wait=Wait(**fields.decode(wqe.WAIT, raw, at)))
     if _HAS_RADDR[opcode]:
-        _room(opcode, RADDR, at, end)
-        head |= fields.decode(RADDR, raw, at)
-        at += RADDR.size
+        _room(opcode, wqe.RADDR, at, end)
+        head |= fields.decode(wqe.RADDR, raw, at)
+        at += wqe.RADDR.size
     if opcode in _ATOMIC_OPCODES:
-        if (opcode, ctrl["opmod"]) not in ATOMICS:
+        if (opcode, ctrl["opmod"]) not in wqe.ATOMICS:
             raise ValueError(f"ctrl.opmod: {ctrl['opmod']:#x} does not go with {opcode.name}")
-        table, nbytes = ATOMICS[opcode, ctrl["opmod"]]
+        table, nbytes = wqe.ATOMICS[opcode, ctrl["opmod"]]
         _room(opcode, table, at, end)
         head["atomic"] = _operands(opcode, nbytes, fields.decode(table, raw, at))
         at += table.size
     elif ctrl["opmod"]:
         raise ValueError(f"ctrl.opmod: {ctrl['opmod']:#x} does not go with {opcode.name}")
-    if at < end and fields.decode(INLINE, raw, at)["inline_seg"]:
+    if at < end and fields.decode(wqe.INLINE, raw, at)["inline_seg"]:
         head["inline"] = _inline(opcode, raw, at, end)
     else:
         head["data"] = _segments(opcode, raw, at, end)
@@ -201,7 +184,7 @@ def describe(data: Buffer) -> str:
 
 
 #: Opcodes that decode() supports, and whether a raddr segment follows the control segment.
-_ATOMIC_OPCODES = frozenset(opcode for opcode, _ in ATOMICS)
+_ATOMIC_OPCODES = frozenset(opcode for opcode, _ in wqe.ATOMICS)
 _HAS_RADDR = {
     **dict.fromkeys((Opcode.NOP, Opcode.DUMP, Opcode.WAIT, Opcode.SEND, Opcode.SEND_IMM), False),
     **dict.fromkeys((Opcode.RDMA_WRITE, Opcode.RDMA_WRITE_IMM, Opcode.RDMA_READ, *_ATOMIC_OPCODES), True),
@@ -210,7 +193,7 @@ _HAS_RADDR = {
 
 def _room(opcode: Opcode, table: Table, at: int, end: int) -> None:
     if at + table.size > end:
-        raise ValueError(f"ctrl.ds: {end // OCTOWORD} leaves no room for the {table.name} segment of {opcode.name}")
+        raise ValueError(f"ctrl.ds: {end // wqe.OCTOWORD} leaves no room for the {table.name} segment of {opcode.name}")
 
 
 def _operands(opcode: Opcode, nbytes: int, segment: dict[str, int]) -> AtomicOperands:
@@ -225,17 +208,17 @@ def _operands(opcode: Opcode, nbytes: int, segment: dict[str, int]) -> AtomicOpe
 def _inline(opcode: Opcode, raw: bytes, at: int, end: int) -> bytes:
     if opcode not in (Opcode.RDMA_WRITE, Opcode.RDMA_WRITE_IMM, Opcode.SEND, Opcode.SEND_IMM):
         raise ValueError(f"inline.inline_seg: {opcode.name} cannot have inline data")
-    count, start = fields.decode(INLINE, raw, at)["byte_count"], at + INLINE_HEADER
-    if not end - OCTOWORD < start + count <= end:
-        raise ValueError(f"inline.byte_count: {count} bytes do not end in the last of {end // OCTOWORD} octowords")
+    count, start = fields.decode(wqe.INLINE, raw, at)["byte_count"], at + wqe.INLINE_HEADER
+    if not end - wqe.OCTOWORD < start + count <= end:
+        raise ValueError(f"inline.byte_count: {count} bytes do not end in the last of {end // wqe.OCTOWORD} octowords")
     return raw[start : start + count]
 
 
 def _segments(opcode: Opcode, raw: bytes, at: int, end: int) -> tuple[Data, ...]:
     segments = []
-    for offset in range(at, end, DATA.size):
-        values = fields.decode(DATA, raw, offset)
-        if values["byte_count"] & INLINE_SEG:
+    for offset in range(at, end, wqe.DATA.size):
+        values = fields.decode(wqe.DATA, raw, offset)
+        if values["byte_count"] & wqe.INLINE_SEG:
             raise ValueError(f"data.byte_count: {values['byte_count']:#x}, an inline segment after a data segment of {opcode.name}")
         segments.append(Data(values["addr"], values["lkey"], values["byte_count"]))
     return tuple(segments)

@@ -19,25 +19,9 @@ from typing import Any
 
 from pgas.base.agreement import of_another
 from pgas.base.errors import BootstrapError
+from pgas.job.bootstrap import store_messages as wire
 from pgas.job.bootstrap.processes import flush, node_name
-from pgas.job.bootstrap.store_messages import (
-    EXCHANGE_MAX,
-    MAGIC,
-    NONCE,
-    SLACK_S,
-    TEXT_MAX,
-    Address,
-    Channel,
-    Forged,
-    Malformed,
-    MessageKind,
-    Unframed,
-    gathered,
-    keep_alive,
-    message,
-    unpack,
-    unreachable,
-)
+from pgas.job.bootstrap.store_messages import Address, Channel, Forged, Malformed, MessageKind, Unframed
 
 #: Seconds between attempts to reach a server that may not have started.
 _RETRY_S = 0.05
@@ -63,7 +47,7 @@ class _Line:
         self.socket, self._channel, self._timeout_s = connection, channel, timeout_s
         self._kept: list[tuple[MessageKind, bytes]] = []
         connection.setblocking(False)
-        keep_alive(connection, timeout_s)
+        wire.keep_alive(connection, timeout_s)
         self.listen()
 
     def listen(self) -> None:
@@ -74,11 +58,11 @@ class _Line:
     @property
     def _pause_s(self) -> float:
         """Seconds between PINGs."""
-        return min(10.0, (self._timeout_s + SLACK_S) / 4)
+        return min(10.0, (self._timeout_s + wire.SLACK_S) / 4)
 
     def put(self, kind: MessageKind, *values: Any) -> None:
         """Send a message as soon as the connection accepts it."""
-        self._channel.put(message(kind, *values))
+        self._channel.put(wire.message(kind, *values))
 
     def put_back(self, messages: list[tuple[MessageKind, bytes]]) -> None:
         """Let take() return these messages again, first."""
@@ -113,7 +97,7 @@ class _Line:
         except BlockingIOError:
             return
         except OSError as error:
-            raise _Lost(f"is {'unreachable' if unreachable(error) else 'gone'} ({error.strerror})") from None
+            raise _Lost(f"is {'unreachable' if wire.unreachable(error) else 'gone'} ({error.strerror})") from None
         if not data:
             raise _Lost("is gone: the process that served it has ended")
         self._silent_s = 0.0
@@ -123,7 +107,7 @@ class _Line:
         now = time.monotonic()
         self._silent_s += min(now - self._looked, _LOOK_S)
         self._looked = now
-        if self._silent_s > self._timeout_s + SLACK_S:
+        if self._silent_s > self._timeout_s + wire.SLACK_S:
             raise _Lost(f"is unreachable: nothing has come from it for {self._timeout_s:g} s (PGAS_TIMEOUT)")
         if now > self._asks:
             self._asks = now + self._pause_s
@@ -195,21 +179,21 @@ class Store:
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             greeting = b""
-            while len(greeting) < len(MAGIC) + NONCE:
-                greeting += _received(connection, deadline, len(MAGIC) + NONCE - len(greeting))
-            if not greeting.startswith(MAGIC):
+            while len(greeting) < len(wire.MAGIC) + wire.NONCE:
+                greeting += _received(connection, deadline, len(wire.MAGIC) + wire.NONCE - len(greeting))
+            if not greeting.startswith(wire.MAGIC):
                 raise _NotOurs("the server there is not a store of this version of pgas")
-            nonce, channel = secrets.token_bytes(NONCE), Channel()
-            channel.begin(at.secret, greeting[len(MAGIC) :] + nonce, serves=False)
+            nonce, channel = secrets.token_bytes(wire.NONCE), Channel()
+            channel.begin(at.secret, greeting[len(wire.MAGIC) :] + nonce, serves=False)
             timeout_ms = min(max(1, int(self._timeout_s * 1000)), (1 << 31) - 1)
             here = socket.gethostname(), node_name(), os.getpid()
-            channel.put(message(MessageKind.HELLO, self._group, self.rank, self.size, *here, hears, at.port, timeout_ms))
+            channel.put(wire.message(MessageKind.HELLO, self._group, self.rank, self.size, *here, hears, at.port, timeout_ms))
             connection.sendall(nonce + channel.unsent)
             channel.unsent.clear()
             while (taken := channel.take()) is None:
                 channel.received += _received(connection, deadline, 1 << 16)
             if taken[0] == MessageKind.REFUSED:
-                raise _NotOurs(*unpack(*taken))
+                raise _NotOurs(*wire.unpack(*taken))
             if taken[0] != MessageKind.WELCOME:
                 raise _NotOurs(f"it answered {taken[0].name}")
             return _Line(connection, channel, self._timeout_s)
@@ -227,12 +211,12 @@ class Store:
         """Return every rank's data, by rank (bootstrap.Bootstrap)."""
         if self._left:
             raise BootstrapError(self._left)
-        if len(data) > EXCHANGE_MAX:
+        if len(data) > wire.EXCHANGE_MAX:
             raise BootstrapError(
-                f"PE {self.rank} sends {len(data)} bytes to the other PEs, but all PEs together may send at most {EXCHANGE_MAX}"
+                f"PE {self.rank} sends {len(data)} bytes to the other PEs, but all PEs together may send at most {wire.EXCHANGE_MAX}"
             )
         self._calls.put(MessageKind.GATHER, data)
-        return gathered(self._await(MessageKind.GATHERED, poll), self.size)
+        return wire.gathered(self._await(MessageKind.GATHERED, poll), self.size)
 
     @property
     def missing(self) -> set[int] | None:
@@ -250,7 +234,7 @@ class Store:
                 raise TimeoutError
 
         try:
-            return unpack(answer, self._await(answer, in_time))[0]
+            return wire.unpack(answer, self._await(answer, in_time))[0]
         except (BootstrapError, TimeoutError):
             return None
 
@@ -266,10 +250,10 @@ class Store:
                 while (taken := line.take()) is not None:
                     kind, body = taken
                     if kind == MessageKind.LEFT:
-                        (self._left,) = unpack(kind, body)
+                        (self._left,) = wire.unpack(kind, body)
                         raise of_another(BootstrapError(self._left))
                     if kind == MessageKind.REFUSED:
-                        raise BootstrapError(f"{self.place} refuses a message of rank {self.rank}: {unpack(kind, body)[0]}")
+                        raise BootstrapError(f"{self.place} refuses a message of rank {self.rank}: {wire.unpack(kind, body)[0]}")
                     if kind == wanted:
                         return body
                     if wanted != MessageKind.GATHERED:
@@ -295,9 +279,9 @@ class Store:
             self._news.wait(0)
             while (taken := self._news.take()) is not None:
                 if taken[0] == MessageKind.REFUSED:
-                    return self.place, f"refuses a message of rank {self.rank}: {unpack(*taken)[0]}"
+                    return self.place, f"refuses a message of rank {self.rank}: {wire.unpack(*taken)[0]}"
                 if taken[0] == MessageKind.NEWS:
-                    rank, host, node, pid, how = unpack(*taken)
+                    rank, host, node, pid, how = wire.unpack(*taken)
                     if node != node_name():
                         return f"PE {rank} (process {pid} on {host})", how
         except (_Lost, Malformed) as error:
@@ -308,7 +292,7 @@ class Store:
         """Leave all further exchanges, and let the store send the reason to the others."""
         if not self._left:
             self._left = why
-            self._calls.put(MessageKind.LEAVE, why[:TEXT_MAX])
+            self._calls.put(MessageKind.LEAVE, why[: wire.TEXT_MAX])
             self._calls.flush()
 
     def say_fate(self, rank: int, how: str, status: int) -> int:

@@ -15,23 +15,8 @@ from typing import Any
 from pgas.base.errors import BootstrapError
 from pgas.base.remedies import mend
 from pgas.base.waits import say
-from pgas.job.bootstrap.store_messages import (
-    EXCHANGE_MAX,
-    MAGIC,
-    NONCE,
-    Address,
-    Channel,
-    Forged,
-    Malformed,
-    Message,
-    MessageKind,
-    Unframed,
-    joined,
-    keep_alive,
-    message,
-    unpack,
-    unreachable,
-)
+from pgas.job.bootstrap import store_messages as wire
+from pgas.job.bootstrap.store_messages import Address, Channel, Forged, Malformed, Message, MessageKind, Unframed
 
 #: Seconds to wait for a client's HELLO, and for a launcher's FATE of a failed PE.
 _HELLO_S, _FATE_S = 10.0, 0.5
@@ -55,8 +40,8 @@ class _Connection:
     """A connection of a client."""
 
     def __init__(self, connection: socket.socket, address: str) -> None:
-        self.socket, self.address, self.nonce, self.channel = connection, address, secrets.token_bytes(NONCE), Channel()
-        self.channel.unsent += MAGIC + self.nonce
+        self.socket, self.address, self.nonce, self.channel = connection, address, secrets.token_bytes(wire.NONCE), Channel()
+        self.channel.unsent += wire.MAGIC + self.nonce
         self.since = time.monotonic()
         self.group: _Group | None = None  #: None until it has proven that it knows the secret
         self.rank, self.host, self.node, self.pid, self.hears = -1, "", "", 0, False
@@ -165,7 +150,7 @@ class StoreServer:
             return
         except OSError as error:
             data = b""
-            if unreachable(error):
+            if wire.unreachable(error):
                 client.how = f"is unreachable at {client.address} ({error.strerror})"
         if not data:
             self._drop(client)
@@ -174,9 +159,9 @@ class StoreServer:
             return
         channel = client.channel
         channel.received += data
-        if not channel.begun and len(channel.received) >= NONCE:
-            channel.begin(self._secret, client.nonce + bytes(channel.received[:NONCE]), serves=True)
-            del channel.received[:NONCE]
+        if not channel.begun and len(channel.received) >= wire.NONCE:
+            channel.begin(self._secret, client.nonce + bytes(channel.received[: wire.NONCE]), serves=True)
+            del channel.received[: wire.NONCE]
         try:
             while channel.begun and not client.ending and client in self._clients and (taken := channel.take()) is not None:
                 self._answer(client, *taken)
@@ -202,7 +187,7 @@ class StoreServer:
                 self._do(client, client.group, kind, body)
         except Malformed as error:
             client.ending = client.group is None
-            self._send(client, message(MessageKind.REFUSED, str(error)))
+            self._send(client, wire.message(MessageKind.REFUSED, str(error)))
 
     def _do(self, client: _Connection, group: _Group, kind: MessageKind, body: bytes) -> None:
         """Serve a message. Raises Malformed."""
@@ -211,11 +196,11 @@ class StoreServer:
             return
         if kind >= MessageKind.WELCOME or kind == MessageKind.HELLO or (client.hears and kind != MessageKind.PING):
             raise Malformed(f"{kind.name} is not a message for the server now")
-        values = unpack(kind, body)
+        values = wire.unpack(kind, body)
         if kind == MessageKind.PING:
-            self._send(client, message(MessageKind.PONG))
+            self._send(client, wire.message(MessageKind.PONG))
         elif kind == MessageKind.MISSING:
-            self._send(client, message(MessageKind.ABSENT, sum(1 << rank for rank in range(group.size) if rank not in group.parts)))
+            self._send(client, wire.message(MessageKind.ABSENT, sum(1 << rank for rank in range(group.size) if rank not in group.parts)))
         elif kind == MessageKind.LEAVE:
             group.left = group.left or values[0]
             self._to_all(group, MessageKind.LEFT, group.left, but=client.rank)
@@ -223,7 +208,7 @@ class StoreServer:
             rank, how, status = values
             if self._first is None:
                 self._first = status
-            self._send(client, message(MessageKind.FIRST, self._first))
+            self._send(client, wire.message(MessageKind.FIRST, self._first))
             for other in self._groups.values():
                 if other is not group:
                     other.fates[rank] = how
@@ -237,7 +222,7 @@ class StoreServer:
         """Admit a client that knows the secret, or refuse it. Raises Malformed."""
         if kind != MessageKind.HELLO:
             raise Malformed(f"the first message must be HELLO, not {kind.name}")
-        name, rank, size, host, node, pid, hears, port, timeout_ms = unpack(kind, body)
+        name, rank, size, host, node, pid, hears, port, timeout_ms = wire.unpack(kind, body)
         if rank >= size:
             raise Malformed(f"HELLO: rank must be less than size, {size}, not {rank}")
         if port != self.address.port:  # A stranger listens there, and passes on the client's messages.
@@ -256,30 +241,30 @@ class StoreServer:
             if not hears and rank in group.gone and (group.gone[rank][1].host, group.gone[rank][1].pid) == (host, pid):
                 del group.gone[rank]  # That was its earlier connection, on which it had waited too long for WELCOME.
             self._strangers.pop(client)
-            keep_alive(client.socket, timeout_ms / 1000)
-            self._send(client, message(MessageKind.WELCOME))
+            wire.keep_alive(client.socket, timeout_ms / 1000)
+            self._send(client, wire.message(MessageKind.WELCOME))
 
     def _refuse(self, client: _Connection, why: str) -> None:
         client.ending = True
-        self._send(client, message(MessageKind.REFUSED, why))
+        self._send(client, wire.message(MessageKind.REFUSED, why))
 
     def _gather(self, client: _Connection, group: _Group, data: bytes) -> None:
         parts = group.parts
         if group.left:
-            self._send(client, message(MessageKind.LEFT, group.left))
+            self._send(client, wire.message(MessageKind.LEFT, group.left))
             return
         if client.rank in parts:
             raise Malformed(f"GATHER: rank {client.rank} has sent its part of this exchange before")
-        if (nbytes := sum(map(len, parts.values())) + len(data)) > EXCHANGE_MAX:
-            raise Malformed(f"GATHER: the parts of all ranks have {nbytes} bytes, and may have {EXCHANGE_MAX}")
+        if (nbytes := sum(map(len, parts.values())) + len(data)) > wire.EXCHANGE_MAX:
+            raise Malformed(f"GATHER: the parts of all ranks have {nbytes} bytes, and may have {wire.EXCHANGE_MAX}")
         parts[client.rank] = data
         if len(parts) == group.size:
-            body = joined([parts[rank] for rank in range(group.size)])
+            body = wire.joined([parts[rank] for rank in range(group.size)])
             parts.clear()
             self._to_all(group, MessageKind.GATHERED, body)
 
     def _to_all(self, group: _Group, kind: MessageKind, value: Any, but: int | None = None) -> None:
-        sent = message(kind, value)
+        sent = wire.message(kind, value)
         for rank, client in list(group.callers.items()):
             if rank != but:
                 self._send(client, sent)
@@ -288,7 +273,7 @@ class StoreServer:
         """Notify a group that a rank has failed."""
         how = group.fates.get(rank, client.how)
         for listener in list(group.listeners.values()):
-            self._send(listener, message(MessageKind.NEWS, rank, client.host, client.node, client.pid, how))
+            self._send(listener, wire.message(MessageKind.NEWS, rank, client.host, client.node, client.pid, how))
         group.left = group.left or f"PE {rank} (process {client.pid} on {client.host}) {how}: the job cannot continue"
         self._to_all(group, MessageKind.LEFT, group.left)
 
@@ -305,7 +290,7 @@ class StoreServer:
         except BlockingIOError:
             pass
         except OSError as error:
-            if unreachable(error):
+            if wire.unreachable(error):
                 client.how = f"is unreachable at {client.address} ({error.strerror})"
             unsent.clear()
             client.ending = True
