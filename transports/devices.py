@@ -98,7 +98,6 @@ class Device:
     node_type: str = CHANNEL_ADAPTER  #: "RNIC" for iWARP; others are vendor-specific
 
     def port(self, number: int) -> Port | None:
-        """Return one port, None if the device has no such port."""
         return next((port for port in self.ports if port.number == number), None)
 
 

@@ -135,16 +135,13 @@ class CollectiveMessage:
 
     @property
     def count(self) -> int:
-        """Number of elements of the message."""
         return self.nelems * (self.npes if self.collective.scales else 1)
 
     @property
     def size(self) -> int:
-        """Number of bytes of the message."""
         return self.count * self.dtype.itemsize * self.collective.width
 
     def parts(self, array: str) -> int:
-        """Return the number of parts of source or dest."""
         return self.npes if getattr(self.collective, f"parts_of_{array}") else 1
 
     def sources(self, seed: int, variant: int) -> list[NDArray[Any]]:
@@ -258,7 +255,6 @@ class Buffers:
             pgas.free(array)
 
     def variant(self, iteration: int) -> Any:
-        """Return the source of an iteration."""
         first = iteration % VARIANTS * self.pitch
         return self.source[first : first + self._n]
 

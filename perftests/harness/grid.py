@@ -48,5 +48,4 @@ class Counter:
         return None if found == self._value else f"the counter of barriers or iterations is {found} instead of {self._value}"
 
     def free(self) -> None:
-        """Free the word."""
         pgas.free(self.array)

@@ -91,7 +91,6 @@ def end_running() -> None:
 
 
 def _end(mark: str) -> None:
-    """Kill the processes of a command."""
     for pid in marked(_MARK, mark):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

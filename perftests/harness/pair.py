@@ -128,11 +128,9 @@ class PerfTest:
         return ("all", *self.kernels) if self.every_scope else tuple(self.kernels)
 
     def main(self) -> int:
-        """Run the test from the command line; see run()."""
         return run(self)
 
     def workloads(self, options: Options) -> Iterator[Workload]:
-        """Yield the workload of each row."""
         for scope in self.kernels if options.scope == "all" else (options.scope,):
             for size in options.sizes():
                 yield self.workload(size, replace(options, scope=scope))

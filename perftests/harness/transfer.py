@@ -43,7 +43,6 @@ class Transfer:
         return payload.find_fault(self._work, self._guarded.copy_to_host(), expected)
 
     def free(self) -> None:
-        """Free the arrays."""
         pgas.free(self._guarded)
         pgas.free(self._source)
 

@@ -74,7 +74,6 @@ def _say(text: str, file: Any = None) -> None:
 
 
 def _drawn(arguments: Any, trial: Trial) -> int:
-    """Perform the requested programs."""
     started, number, done, operations = time.monotonic(), arguments.first, 0, 0
     while done < arguments.count:
         numbers = range(number, min((number // GROUP + 1) * GROUP, number + arguments.count - done))
@@ -221,7 +220,6 @@ def _parse(argv: Sequence[str]) -> Any:
 
 
 def _types(text: str) -> tuple[str, ...]:
-    """Parse a list of types."""
     return tuple(one_of(DTYPES)(name) for name in text.split(","))
 
 

@@ -115,7 +115,6 @@ class _Drawing:
         self._kinds, self._weights = list(kinds), list(kinds.values())
 
     def operations(self) -> Iterator[Operation]:
-        """Draw all phases."""
         for phase in range(len(self._shape.ends)):
             self._phase, self._rules, self._told = phase, Rules(self._shape, self._values), []
             self._threads = 1 if self._on_host else self._shape.threads

@@ -118,7 +118,6 @@ class Shape(NamedTuple):
 
     @property
     def memory_bytes(self) -> int:
-        """Return the number of bytes of a PE's region and local memory."""
         return self.region_bytes + LOCAL_BYTES
 
 

@@ -65,7 +65,6 @@ class Oracle:
         self.regions = [image(program.seed, program.number, pe, program.shape) for pe in range(program.shape.n_pes)]
 
     def faults(self, found: Results) -> Iterator[Fault]:
-        """Yield the faults in order."""
         values: dict[tuple[int, int], list[int]] = {}
         for phase in range(len(self._shape.ends)):
             operations = [(i, o) for i, o in enumerate(self._program.operations) if o.phase == phase]

@@ -227,7 +227,6 @@ def _of_members(o: Operation, size: int, shape: Shape) -> Iterator[_Touch]:
 
 
 def _touches(o: Operation, size: int) -> Iterator[_Touch]:
-    """Yield the accesses of an operation."""
     kind = o.kind
     if kind in ops.PUTS:
         when = SOURCE if kind in _NON_BLOCKING else DONE

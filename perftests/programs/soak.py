@@ -259,7 +259,6 @@ class Soak:
         pgas.barrier_all()
 
     def free(self) -> None:
-        """Free the arrays."""
         for array in reversed(self._heap):
             pgas.free(array)
 

@@ -40,7 +40,6 @@ class Trial:
         self._queue_pairs = window.constants().num_qps
 
     def free(self) -> None:
-        """Free the arrays."""
         self.unregister()
         for array in reversed(self.arrays):
             pgas.free(array)
@@ -137,7 +136,6 @@ class Trial:
         return table, slots
 
     def _row(self, shape: Shape, place: int, o: Any, slot: int, teams: Sequence[Any]) -> tuple[int, ...]:
-        """Return the row of an operation."""
         size, base = shape.dtype.itemsize, place * shape.region_bytes
         local = IN_DEST if o.dest >= shape.region_bytes else IN_SOURCE if o.source >= shape.region_bytes else 0
         dest, source = (

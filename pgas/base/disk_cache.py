@@ -49,7 +49,6 @@ class Files:
         self._current = f"{name}-{_hash(stamp)[:8]}-"
 
     def path(self, key: Any) -> Path:
-        """Return the path of the file for a key."""
         return self._folder / f"{self._current}{_hash(key)[:32]}.nbc"
 
     def load(self, key: Any) -> Any:
@@ -74,7 +73,6 @@ class Files:
         return data
 
     def save(self, key: Any, code: Any) -> None:
-        """Save code, if possible."""
         if self._folder in _failed:
             return
         path, data = self.path(key), self._dumps((key, code))
@@ -201,7 +199,6 @@ class OnDisk:
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Save code, if possible."""
         base: Any = super()
         try:
             base.save_overload(sig, data)

@@ -168,7 +168,6 @@ class Watch:
         self._thread.start()
 
     def add(self, who: str, pid: int) -> None:
-        """Watch another process."""
         self._deaths.add(who, pid)
 
     def _run(self) -> None:
@@ -246,7 +245,6 @@ class LastWord:
         return bool(poller.poll(seconds * 1e3))
 
     def close(self) -> None:
-        """Close the pipes in this process."""
         for fd in self.fds:
             os.close(fd)
 

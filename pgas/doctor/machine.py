@@ -96,7 +96,6 @@ class Machine:
 
     @property
     def devices(self) -> list[Device]:
-        """RDMA devices."""
         return devices(self.root)
 
     @property
@@ -135,7 +134,6 @@ class Machine:
         return read(self.root / path) or ""
 
     def has(self, path: str) -> bool:
-        """Whether a file or directory exists."""
         return (self.root / path).exists()
 
     def _pci(self, vendor: str, classes: tuple[str, ...]) -> list[str]:

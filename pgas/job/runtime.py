@@ -205,7 +205,6 @@ class Job(Collective):
         self.together(call, lambda: self.complete(call.partition("(")[0]))
 
     def exchange(self, value: Any) -> list[Any]:
-        """Return the values of all PEs, in the order of PEs. Collective."""
         self.health.exit_status = None  # The program continues, so it has caught its SystemExit.
         return super().exchange(value)
 
@@ -259,7 +258,6 @@ class Job(Collective):
             raise
 
     def free(self, array: Any) -> None:
-        """Free a symmetric array. Collective."""
         block = block_of(array)
 
         def check() -> None:
@@ -272,7 +270,6 @@ class Job(Collective):
 
     @staticmethod
     def address(array: Any) -> int:
-        """Return the address of a symmetric array's first element."""
         return int(array.__cuda_array_interface__["data"][0])
 
     def peer(self, array: Any, pe: int) -> SymmetricArray | None:

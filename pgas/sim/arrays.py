@@ -74,17 +74,14 @@ class KernelArray(FakeWithinKernelCUDAArray):  # type: ignore[misc]  # numba is 
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return int(self._ary.size)
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions."""
         return int(self._ary.ndim)
 
     @property
     def dtype(self) -> Any:
-        """The numpy dtype of an element."""
         return self._ary.dtype
 
     def __repr__(self) -> str:

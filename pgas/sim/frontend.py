@@ -71,7 +71,6 @@ class _ForAll:
         self.args = fake, ntasks, tpb or _FORALL_THREADS_PER_BLOCK, stream, sharedmem
 
     def __call__(self, *args: Any) -> None:
-        """Run the kernel."""
         fake, ntasks, tpb, stream, sharedmem = self.args
         if ntasks:
             fake[-(-ntasks // tpb), tpb, stream, sharedmem](*args)

@@ -63,12 +63,10 @@ class SimThread:
 
     @property
     def lane(self) -> int:
-        """Number in its warp."""
         return self.linear % WARP_SIZE
 
     @property
     def thread_index(self) -> Index:
-        """Its threadIdx."""
         return self.block.launch.thread_indices[self.linear]
 
     def __repr__(self) -> str:

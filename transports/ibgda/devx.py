@@ -450,7 +450,6 @@ def _errors() -> type[Exception]:
 
 
 def _open(name: str) -> Any:
-    """Open a device for DevX."""
     mlx5 = pyverbs("providers.mlx5.mlx5dv")
     try:
         return mlx5.Mlx5Context(mlx5.Mlx5DVContextAttr(flags=_FLAGS_DEVX), name)

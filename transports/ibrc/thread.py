@@ -110,7 +110,6 @@ class RingNIC(NIC):
             self._own[offset // 8] = value
 
     def _row(self, number: int) -> int:
-        """Return the offset of a queue pair's row."""
         return self.record_bytes + number * tables.ROW
 
     def holds_unposted(self) -> bool:

@@ -267,7 +267,6 @@ class VerbsNIC(RingNIC):
         )
 
     def _word(self, address: int, nbytes: int = 8) -> int:
-        """Return a word of the slots."""
         return int.from_bytes(self._memory.read(address, nbytes), "little")
 
 

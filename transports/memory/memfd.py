@@ -74,19 +74,16 @@ class HostMemory:
         return fd
 
     def attach(self, address: int, segment: Segment, fd: int) -> None:
-        """Map a peer's memfd."""
         if error := self._map(address, segment.size, fd):
             raise TransportError(f"cannot map a peer's memory at {address:#x}: {error}")
 
     def discard(self, address: int) -> None:
-        """Unmap a segment, if it is mapped; its pages are freed with the last mapping."""
         if address in self._mappings:
             unmap(address, self._mappings.pop(address))
         if address in self._fds:
             os.close(self._fds.pop(address))
 
     def create_private(self) -> None:
-        """Map the state page."""
         if error := self._map(window.STATE, window.STATE_SIZE, -1):
             raise HeapError(f"cannot map the state page at {window.STATE:#x}: {error}")
 
@@ -101,7 +98,6 @@ class HostMemory:
         return self._pages.lend(address, nbytes)
 
     def take_back(self, loan: Loan) -> None:
-        """Make the pages private again."""
         self._pages.take_back(loan)
 
     borrow = staticmethod(pages.borrow)
@@ -111,19 +107,15 @@ class HostMemory:
         """Do nothing, because host memory needs no context."""
 
     def read(self, address: int, nbytes: int) -> bytes:
-        """Return a copy of the bytes."""
         return ctypes.string_at(address, nbytes)
 
     def write(self, address: int, data: bytes) -> None:
-        """Copy data to address."""
         ctypes.memmove(address, data, len(data))
 
     def fill(self, address: int, nbytes: int, byte: int) -> None:
-        """Set nbytes bytes to one value."""
         ctypes.memset(address, byte, nbytes)
 
     def close(self) -> None:
-        """Unmap everything; arrays must not be used afterwards."""
         self._pages.close()
         for address in list(self._mappings):
             self.discard(address)

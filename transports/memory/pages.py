@@ -83,7 +83,6 @@ class SharedPages:
                 self._pieces.remove(piece)
 
     def close(self) -> None:
-        """Make all pages private."""
         for piece in self._pieces:
             _replace(piece.start, piece.end, -1)
             os.close(piece.fd)

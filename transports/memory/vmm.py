@@ -214,7 +214,6 @@ class GPUMemory:
         check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
 
     def fill(self, address: int, nbytes: int, byte: int) -> None:
-        """Set nbytes bytes to one value."""
         if self.is_on_host(address):
             ctypes.memset(address, byte, nbytes)
             return

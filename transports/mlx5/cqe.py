@@ -175,7 +175,6 @@ class Cqe:
 
     @property
     def is_error(self) -> bool:
-        """Whether the layout is that of an error CQE."""
         return self.opcode in (CqeOpcode.REQ_ERR, CqeOpcode.RESP_ERR)
 
     def __str__(self) -> str:

@@ -44,7 +44,6 @@ class Field:
 
     @property
     def end(self) -> int:
-        """The first bit after the field."""
         return self.bit + self.width
 
 

@@ -108,12 +108,10 @@ class Wqe:
 
     @property
     def wqebbs(self) -> int:
-        """The number of WQEBBs that the WQE occupies."""
         return wqe.wqebbs(self.ds)
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes that the WQE moves."""
         return sum(part.nbytes for part in self.data) if self.inline is None else len(self.inline)
 
     def __str__(self) -> str:

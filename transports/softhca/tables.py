@@ -336,7 +336,6 @@ class Tables:
         return self._places[id(table)]
 
     def row_address(self, table: Any, row: int) -> int:
-        """Return the engine's address of a row."""
         return self.address_of(table) + row * int(table.itemsize)
 
     def _publish(self, table: Any, start: int, nbytes: int) -> None:

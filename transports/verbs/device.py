@@ -76,7 +76,6 @@ class OpenDevice:
         return f"{self.name}:{self.port}"
 
     def query(self) -> Capabilities:
-        """Query device and port."""
         try:
             device, port = self.context.query_device(), self.context.query_port(self.port)
         except pyverbs("pyverbs_error").PyverbsError as error:

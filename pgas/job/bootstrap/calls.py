@@ -36,7 +36,6 @@ class Collective:
         """Called while waiting for the others; may raise to end the wait."""
 
     def _shown(self, call: str) -> str:
-        """Return the text of a call for messages."""
         return call
 
     def exchange(self, value: Any) -> list[Any]:

@@ -116,7 +116,6 @@ class MPIBootstrap:
                 raise of_another(BootstrapError(why))
 
     def is_of(self, comm: Any) -> bool:
-        """Whether comm has the job's processes, in the same order."""
         alike = (self._mpi.IDENT, self._mpi.CONGRUENT)
         return isinstance(comm, self._mpi.Intracomm) and self._mpi.Comm.Compare(self._comm, comm) in alike
 
@@ -132,7 +131,6 @@ class MPIBootstrap:
 
     @property
     def last_call(self) -> str:
-        """The call that waits for the other processes at the end of this one (bootstrap.Bootstrap)."""
         return "" if self._mpi.Is_finalized() else "MPI_Finalize"
 
     def hearing(self) -> None:

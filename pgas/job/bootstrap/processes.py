@@ -20,7 +20,6 @@ class Process(NamedTuple):
 
     @classmethod
     def this(cls) -> "Process":
-        """Return this process."""
         return cls(node_name(), os.getpid(), 0 if launched_rank() is None else os.getppid())
 
 

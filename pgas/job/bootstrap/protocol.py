@@ -72,18 +72,15 @@ class SingleBootstrap:
     last_call = place = ""
 
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
-        """Return [data]."""
         return [data]
 
     def leave(self, why: str) -> None:
         """Do nothing, because there are no other ranks."""
 
     def is_of(self, comm: Any) -> bool:
-        """Whether comm has this process only."""
         return getattr(comm, "size", None) == 1
 
     def abort(self, status: int) -> None:
-        """End this process."""
         flush()
         os._exit(status)
 

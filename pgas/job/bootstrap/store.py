@@ -208,7 +208,6 @@ class Store:
             raise
 
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
-        """Return every rank's data, by rank (bootstrap.Bootstrap)."""
         if self._left:
             raise BootstrapError(self._left)
         if len(data) > wire.EXCHANGE_MAX:
@@ -220,7 +219,6 @@ class Store:
 
     @property
     def missing(self) -> set[int] | None:
-        """Ranks that have not arrived at the exchange in which this process waits; None if the store does not answer."""
         ranks = self._ask(MessageKind.ABSENT, MessageKind.MISSING)
         return None if ranks is None else {rank for rank in range(self.size) if ranks >> rank & 1}
 
@@ -269,7 +267,6 @@ class Store:
             line.put_back(kept)
 
     def hearing(self) -> tuple[int, Callable[[], tuple[str, str] | None]]:
-        """Return the descriptor of the connection for news, and the function that reads them (bootstrap.Bootstrap)."""
         self._news.listen()
         return self._news.socket.fileno(), self._hear
 
@@ -289,7 +286,6 @@ class Store:
         return None
 
     def leave(self, why: str) -> None:
-        """Leave all further exchanges, and let the store send the reason to the others."""
         if not self._left:
             self._left = why
             self._calls.put(MessageKind.LEAVE, why[: wire.TEXT_MAX])
@@ -316,7 +312,6 @@ class Store:
         os._exit(status)
 
     def close(self) -> None:
-        """Leave in good order. Further calls do nothing."""
         if self._calls.socket.fileno() >= 0:
             self._calls.put(MessageKind.BYE)
             self._calls.flush()

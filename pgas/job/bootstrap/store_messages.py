@@ -163,7 +163,6 @@ class Channel:
         self.begun = True
 
     def put(self, sent: "Message") -> None:
-        """Add a message to the unsent bytes."""
         self.unsent += sent.header
         self.unsent += sent.body
         self.unsent += _tag(self._out, self._put, sent.header, sent.digest)

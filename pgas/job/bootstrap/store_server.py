@@ -270,7 +270,6 @@ class StoreServer:
                 self._send(client, sent)
 
     def _tell(self, group: _Group, rank: int, client: _Connection) -> None:
-        """Notify a group that a rank has failed."""
         how = group.fates.get(rank, client.how)
         for listener in list(group.listeners.values()):
             self._send(listener, wire.message(MessageKind.NEWS, rank, client.host, client.node, client.pid, how))

@@ -53,7 +53,6 @@ class Watcher:
         )
 
     def add(self, who: str, pid: int) -> None:
-        """Watch another process."""
         with contextlib.suppress(BrokenPipeError):  # It has printed and ended.
             self._process.stdin.write(f"{pid} {who}\n".encode())  # type: ignore[union-attr]
 
@@ -117,7 +116,6 @@ class FailureDetector:
         job.together(_INIT, start)
 
     def add(self, who: str, pid: int) -> None:
-        """Watch another process."""
         self.watches = True
         for watch in (self._watch, self._watcher):
             if watch is not None:

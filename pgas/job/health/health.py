@@ -53,7 +53,6 @@ class Health:
         self._limit = math.inf, ""
 
     def lose(self, death: str) -> None:
-        """Note that a process of the job has ended."""
         self.lost = self.given_up = death
         self._noticed.set()
 
@@ -66,7 +65,6 @@ class Health:
         self.failure = self.failure or again(error)
 
     def recover(self) -> None:
-        """Forget the errors of kernels and NIC."""
         self.failure, self.given_up, self.broken = None, "", False
 
     def interrupt(self) -> None:

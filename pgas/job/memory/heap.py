@@ -33,7 +33,6 @@ class HeapBlock:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
@@ -139,7 +138,6 @@ class Allocator:
         return "\n  ".join([f"{count} symmetric array{'s' * (count > 1)} never freed:", *shown]) if shown else ""
 
     def find(self, offset: int) -> HeapBlock | None:
-        """Return the block that contains a heap offset."""
         i = bisect.bisect(self.blocks, offset, key=_offset)
         return self.blocks[i - 1] if i and offset < self.blocks[i - 1].offset + max(self.blocks[i - 1].nbytes, 1) else None
 

@@ -42,7 +42,6 @@ class LocalMemory:
             self._nic.unregister(number, piece.start)
 
     def clear(self) -> None:
-        """Deregister all memory."""
         for number in list(self._pieces):
             self.remove(number)
 

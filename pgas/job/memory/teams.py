@@ -77,7 +77,6 @@ class Plan:
         return plan
 
     def staging_offset(self, members: int) -> int:
-        """Return the offset of staging in a channel."""
         return layout.CHANNEL_HEAD + _line(members * layout.ROW_SIZE)
 
     def channel_bytes(self, members: int) -> int:
@@ -90,7 +89,6 @@ class Plan:
         return max(1, min(_HOST_CHANNELS * channels, _HOST_PARTS // members))
 
     def all_channels(self, members: int, channels: int) -> int:
-        """Return the number of channels of a team, including the host's."""
         return channels + self.host_channels(members, channels)
 
     def team_bytes(self, members: int, channels: int) -> int:
@@ -102,7 +100,6 @@ class Plan:
         return max(self.team_bytes(fewer, channels) for fewer in range(1, members + 1))
 
     def list_offset(self, members: int, channels: int) -> int:
-        """Return the offset of the list of members in a team's memory."""
         return self.all_channels(members, channels) * self.channel_bytes(members)
 
     def notes_offset(self, members: int, channels: int) -> int:
@@ -116,7 +113,6 @@ class Plan:
 
     @property
     def unit(self) -> int:
-        """Bytes of a unit of team memory."""
         unit = 1024
         while unit * _UNITS < self.nbytes:
             unit *= 2
@@ -154,7 +150,6 @@ class Room:
 
     @classmethod
     def of(cls, note: bytes) -> "Room":
-        """Return the bitmaps of a note."""
         numbers, units = note[HASH_BYTES : HASH_BYTES + layout.MAX_TEAMS // 8], note[HASH_BYTES + layout.MAX_TEAMS // 8 :]
         return cls(int.from_bytes(numbers, "little"), int.from_bytes(units, "little"))
 

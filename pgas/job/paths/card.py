@@ -93,6 +93,5 @@ class SoftwareCard:
         return client.SoftHCA(name, self._me, shared, None if self._gpu is None else map_registers, rung_by_cpu=self._rung_by_cpu)
 
     def end(self, *, orderly: bool) -> None:
-        """End the software NIC; if orderly, it ends by itself."""
         if self._process is not None:
             self._process.close() if orderly else self._process.end()

@@ -60,7 +60,6 @@ class Paths:
 
     @property
     def two(self) -> bool:
-        """Whether the job has two transports."""
         near, far = registry.parts(self.transport)
         return near is not far
 
@@ -80,12 +79,10 @@ class Paths:
         return ": " + "; ".join(f"PE{'s' * (len(pes) > 1)} {ranges(pes)} over {name}" for pes, name in ways)
 
     def between(self, a: int, b: int) -> str:
-        """Return the name of the transport of what PE a puts to PE b."""
         near, far = registry.parts(self.transport)
         return (near if b in self.near_pes(a) else far).name
 
     def why(self, a: int, b: int) -> str:
-        """Return the reason for that transport."""
         if not self.two:
             return self.reason
         if b in self.near_pes(a):

@@ -193,7 +193,6 @@ class Neighbours:
         return self.access[a][b] or self.access[b][a]
 
     def together(self, a: int, b: int) -> bool:
-        """Whether two PEs are on one node."""
         return (self.pes[a].node, self.numbers[a]) == (self.pes[b].node, self.numbers[b])
 
     @property

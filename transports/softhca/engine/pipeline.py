@@ -25,7 +25,6 @@ class State(NamedTuple):
 
     @property
     def number(self) -> int:
-        """The number of the state (states.py)."""
         return int(getattr(s, self.act.py_func.__name__.upper()))
 
 

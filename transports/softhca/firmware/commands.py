@@ -227,7 +227,6 @@ class Firmware:
 
 
 def _access(mkc: dict[str, Any]) -> int:
-    """Return the rights of an mkc."""
     access = Access.LOCAL_WRITE * mkc["lw"] | Access.REMOTE_WRITE * mkc["rw"] | Access.REMOTE_READ * mkc["rr"]
     return access | Access.REMOTE_ATOMIC * mkc["a"] | LOCAL_READ * mkc["lr"]
 

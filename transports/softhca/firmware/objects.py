@@ -132,7 +132,6 @@ class Objects:
         self.segments.setdefault(pe, []).append((address, nbytes))
 
     def unshare(self, pe: int, address: int, nbytes: int) -> None:
-        """Forget memory that was shared."""
         if (address, nbytes) not in self.segments.get(pe, ()):
             raise RequestRefused(f"PE {pe} has not shared {nbytes} bytes at {address:#x}")
         regions = [(umem.address, umem.nbytes) for umem in self.umems.values() if umem.pe == pe]
@@ -149,7 +148,6 @@ class Objects:
         return number
 
     def give_back(self, pe: int, number: int) -> None:
-        """Forget lent memory."""
         self._forget(self.borrowed, pe, number, "lent memory")
 
     def _lender(self, pe: int, address: int, nbytes: int) -> Borrowed | None:
@@ -175,18 +173,15 @@ class Objects:
         return number
 
     def deregister_umem(self, pe: int, umem_id: int) -> None:
-        """Forget a UMEM."""
         self._forget(self.umems, pe, umem_id, "umem")
 
     # --------------------------------------------------------------------------------------------------- protection domains, UARs
 
     def alloc_pd(self, pe: int) -> int:
-        """Return the number of a new protection domain."""
         self.pds[number := self._number()] = Owned(pe)
         return number
 
     def dealloc_pd(self, pe: int, pdn: int) -> None:
-        """Free a protection domain."""
         self._forget(self.pds, pe, pdn, "protection domain")
 
     def alloc_uar(self, pe: int, kind: UarType = UarType.NC) -> int:
@@ -202,13 +197,11 @@ class Objects:
         return page
 
     def dealloc_uar(self, pe: int, page: int) -> None:
-        """Free a UAR."""
         self._forget(self.uars, pe, page, "UAR")
         self._uar_pages.free.append(page)
 
     @staticmethod
     def register(page: int) -> int:
-        """Return the address of a UAR's doorbell register."""
         return layout.page_address(page) + UAR_BF_OFFSET
 
     def clear_register(self, page: int, qpn: int | None = None) -> None:
@@ -300,7 +293,6 @@ class Objects:
                 used.users -= 1
 
     def deregister_mr(self, pe: int, key: int) -> None:
-        """Invalidate a memory region."""
         if key not in self.keys or self.keys[key].pe != pe:
             raise RequestRefused(f"PE {pe} has no memory region with key {key:#x}")
         if users := self.keys[key].users:

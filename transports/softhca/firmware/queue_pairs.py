@@ -121,19 +121,15 @@ class QueuePairs:
         return owned(self.objects.uars, pe, page, Why.UAR)
 
     def pd(self, pe: int, pdn: int) -> Owned:
-        """Return a PE's protection domain."""
         return owned(self.objects.pds, pe, pdn, Why.PD)
 
     def cq(self, pe: int, cqn: int) -> CompletionQueue:
-        """Return a PE's CQ."""
         return owned(self.cqs, pe, cqn, Why.CQ)
 
     def qp(self, pe: int, qpn: int) -> EmulatedQueuePair:
-        """Return a PE's QP."""
         return owned(self.qps, pe, qpn, Why.QP)
 
     def state(self, qp: EmulatedQueuePair) -> QpState:
-        """Return the current state of a QP."""
         self.tables.fetch_qps(qp.row, qp.row + 1)
         record = self.tables.qps[qp.row]
         state = QpState(int(record["state"]))
@@ -142,7 +138,6 @@ class QueuePairs:
     # ---------------------------------------------------------------------------------------------------------------------- CQs
 
     def create_cq(self, pe: int, values: dict[str, Any]) -> dict[str, Any]:
-        """CREATE_CQ."""
         cqc = values["cqc"]
         require(self.least_cq <= cqc["log_cq_size"] <= layout.LOG_MAX_CQ_SZ, Status.BAD_PARAM, Why.CQ_SIZE)
         require(cqc["cqe_sz"] == 0, Status.BAD_PARAM, Why.CQE_SIZE)

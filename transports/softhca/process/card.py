@@ -108,7 +108,6 @@ class Card:
         return bool(self.tables.control[0]["paused"])
 
     def resume(self) -> None:
-        """Resume the engine."""
         self.tables.set(tables.CTL_PAUSED, 0)
 
     # ------------------------------------------------------------------------------------------------------------------- trace
@@ -126,7 +125,6 @@ class Card:
 
     @property
     def tracing(self) -> bool:
-        """Whether anything is traced."""
         return bool(self._kinds)
 
     def _observe(self, *command: Any) -> None:

@@ -41,7 +41,6 @@ class SoftHCAProcess:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     def close(self, timeout_s: float = 10.0) -> None:
@@ -178,11 +177,9 @@ class _Connection:
         return answer[1], answer[2]
 
     def card(self) -> int:
-        """Return the process of the software NIC."""
         return credentials.of(self._socket).pid
 
     def ask(self, kind: RequestKind, body: Any = None, fds: tuple[int, ...] = ()) -> Any:
-        """Make a request and return its answer."""
         return _decoded(self._exchange(kind, body, fds)[0])
 
     def raw(self, kind: RequestKind, body: bytes) -> bytes:
@@ -190,7 +187,6 @@ class _Connection:
         return self._exchange(kind, body)[0]
 
     def close(self) -> None:
-        """Hang up."""
         _hang_up(self._socket)
 
 
@@ -234,11 +230,9 @@ class Observer:
         self._connection.ask(RequestKind.PAUSE)
 
     def resume(self) -> None:
-        """Resume the engine."""
         self._connection.ask(RequestKind.RESUME)
 
     def close(self) -> None:
-        """Hang up."""
         self._connection.close()
 
 
@@ -288,15 +282,12 @@ class SoftHCA(Observer):
             raise
 
     def share(self, address: int, nbytes: int, fd: int) -> None:
-        """Share more memory of this PE with the software NIC, so that it can be registered."""
         self._connection.ask(RequestKind.SHARE, [address, nbytes], (fd,))
 
     def unshare(self, address: int, nbytes: int) -> None:
-        """Undo share(); refused while the memory is registered."""
         self._connection.ask(RequestKind.UNSHARE, [address, nbytes])
 
     def lend(self, address: int, nbytes: int, memory: Memory) -> None:
-        """Lend memory outside the window to the software NIC, so that it can be registered as a local operand."""
         loan = memory.lend(address, nbytes)
         try:
             number = self._connection.ask(RequestKind.LEND, [loan.start, loan.nbytes, loan.pieces, loan.handle.hex()], loan.fds)
@@ -306,13 +297,11 @@ class SoftHCA(Observer):
         self._loans[address] = number, loan
 
     def take_back(self, address: int, memory: Memory) -> None:
-        """End a loan that has no registered region."""
         number, loan = self._loans.pop(address)
         self._connection.ask(RequestKind.TAKE_BACK, [number])
         memory.take_back(loan)
 
     def command(self, inbox: bytes, outlen: int) -> bytes:
-        """Execute a PRM command."""
         return self._connection.raw(RequestKind.COMMAND, outlen.to_bytes(4, "little") + bytes(inbox))
 
     def alloc_pd(self) -> int:
@@ -385,7 +374,6 @@ class SoftHCA(Observer):
         self._connection.ask(RequestKind.SET_INDEX, [qpn, index, receive_idx])
 
     def close(self) -> None:
-        """Leave the software NIC."""
         if self._closed:
             return
         self._closed = True

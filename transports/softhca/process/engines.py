@@ -115,7 +115,6 @@ class _Beat(threading.Thread):
                 self._tables.set(tables.CTL_BEAT, beats)
 
     def stop(self) -> None:
-        """End."""
         self._ended.set()
         if self.is_alive():
             self.join()

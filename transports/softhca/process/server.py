@@ -245,7 +245,6 @@ def _integers(body: bytes) -> list[int]:
 
 
 def _reason(kind: RequestKind, error: Exception) -> str:
-    """Return the message for a refused request."""
     if isinstance(error, Refused):
         return f"{error.status.name}, {error.why.name}: {command_text(error.why)}"
     if isinstance(error, RequestRefused | ValueError | TransportError | TimeoutError):
