@@ -20,7 +20,6 @@ from greenlet import getcurrent
 
 from pgas.base import model
 from pgas.base.errors import PgasError
-from pgas.sim import report as reports
 from pgas.sim.scheduler import FULL_MASK, WARP_SIZE, Block, Gathering, Index, Launch, Rendezvous, ScheduleObserver, SimThread, Worker
 from pgas.sim.turns import Turns
 
@@ -326,7 +325,7 @@ def grid_dim() -> Index:
 
 def report() -> str:
     """Describe where the threads of the running kernel are and what they wait for; "" if none runs."""
-    return reports.describe(_launch) if _launch is not None else ""
+    return _launch.report() if _launch is not None else ""
 
 
 _turns = Turns(_idle_s, report)

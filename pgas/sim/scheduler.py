@@ -16,9 +16,8 @@ import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from pgas.base.errors import DeadlockError, PgasError
+from pgas.base.text import ranges
 from pgas.sim import activity
-from pgas.sim import report as reports
-from pgas.sim.report import WaitsFor
 
 WARP_SIZE = 32
 FULL_MASK = 0xFFFFFFFF
@@ -31,7 +30,14 @@ _BUSY_ROUNDS_PER_HOOK = 16
 # Maximum number of idle greenlets to keep: a new one takes 20 us, an idle one 20 KB.
 _MAX_IDLE_WORKERS = 1024
 
+# Maximum number of lines of a report for kinds of blocks, and for kinds of waits.
+_MAX_LINES = 8
+
 Index = tuple[int, int, int]
+
+#: The goal of a wait. In a spin loop: a text, or a function that returns it. In a barrier or warp operation: (operation, mask or None).
+#: None: the thread is not waiting.
+WaitsFor = str | Callable[[], str] | tuple[str, int | None] | None
 
 
 class ScheduleObserver(Protocol):
@@ -294,7 +300,7 @@ class Launch:
                     self.idle()
                 self.ready.popleft().switch()
             elif self.blocks:
-                raise DeadlockError(f"deadlock in {self.name}, no thread can run: {reports.describe(self)}")
+                raise DeadlockError(f"deadlock in {self.name}, no thread can run: {self.report()}")
             else:
                 return
         thread, error = self.failure
@@ -324,6 +330,20 @@ class Launch:
             os.sched_yield()
         else:
             time.sleep(min(_MAX_SLEEP_S, 1e-6 * 2 ** min(self.idle_rounds - _YIELD_ROUNDS, 10)))
+
+    def report(self) -> str:
+        """Count and name the threads by what they wait for. Blocks with the same description share one line."""
+        alike: dict[str, list[int]] = {}
+        for linear, block in self.blocks.items():
+            alike.setdefault(_block(block), []).append(linear)
+        started = self.nblocks - -(-self.unborn_left // self.nthreads)
+        returned = sorted(set(range(started)) - self.blocks.keys())
+        lines = [f"{_blocks(self, which)}: {text}" for text, which in alike.items()]
+        if len(lines) > _MAX_LINES:
+            lines[_MAX_LINES:] = [f"{len(lines) - _MAX_LINES} more kinds of blocks"]
+        if returned:
+            lines.append(f"{_blocks(self, returned)} {'has' if len(returned) == 1 else 'have'} returned")
+        return ". ".join(lines)
 
     def kill(self) -> None:
         """Unwind every thread that has not returned, so that no greenlet, frame or argument survives the launch."""
@@ -365,3 +385,49 @@ def _located(error: BaseException, thread: SimThread) -> BaseException:
         error.args = args
     error.add_note(where)
     return error
+
+
+# Reports ------------------------------------------------------------------------------------------------------------------------
+
+
+def _block(block: Block) -> str:
+    n = block.launch.nthreads
+    groups: dict[str, list[int]] = {}
+    for linear, thread in sorted(block.threads.items()):
+        groups.setdefault(_wait(thread.waiting_for), []).append(linear)
+    parts = [
+        f"{len(who)} of {n} threads {'waits' if len(who) == 1 else 'wait'} {what} ({_threads(who)})"
+        if what
+        else f"{len(who)} of {n} threads run ({_threads(who)})"
+        for what, who in groups.items()
+    ]
+    if len(parts) > _MAX_LINES:
+        parts[_MAX_LINES:] = [f"{len(parts) - _MAX_LINES} more kinds of waits"]
+    started = n if block.alive == len(block.threads) or not block.launch.unborn_left else max(block.threads, default=-1) + 1
+    gone = [i for i in range(started) if not block.lanes[i // 32] >> i % 32 & 1]
+    if gone:
+        parts.append(f"{_threads(gone)} {'has' if len(gone) == 1 else 'have'} returned")
+    waiting = block.alive - len(block.threads)
+    if waiting:
+        parts.append(f"{waiting} not started")
+    return "; ".join(parts)
+
+
+def _wait(waiting_for: WaitsFor) -> str:
+    if waiting_for is None:
+        return ""
+    if isinstance(waiting_for, tuple):
+        what, mask = waiting_for
+        return f"in {what}" if mask is None else f"in {what} mask {mask:#x}"
+    return f"for {waiting_for if isinstance(waiting_for, str) else waiting_for()}"
+
+
+def _threads(linear: Sequence[int]) -> str:
+    return f"thread{'s' if len(linear) > 1 else ''} {ranges(linear)}"
+
+
+def _blocks(launch: Launch, linear: Sequence[int]) -> str:
+    if len(linear) == 1 and launch.grid[1] * launch.grid[2] > 1:
+        x, rest = linear[0] % launch.grid[0], linear[0] // launch.grid[0]
+        return f"block {[x, rest % launch.grid[1], rest // launch.grid[1]]}"
+    return f"block {linear[0]}" if len(linear) == 1 else f"{len(linear)} blocks ({ranges(linear)}), each"
