@@ -15,7 +15,7 @@ import contextlib
 import ctypes
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pgas.base.errors import PgasError, TransportError
 from pgas.base.remedies import mend
@@ -30,6 +30,9 @@ from pgas.transports.nic.adapter import HOP_LIMIT, AddressPath, FirstError, Port
 from pgas.transports.nic.queue_pair import query_roce_address
 from pgas.transports.verbs import abi, structs
 from pgas.transports.verbs.device import pyverbs, reason
+
+if TYPE_CHECKING:
+    from pgas.transports.memory.gpudirect import GPUDirect
 
 _Made = TypeVar("_Made")
 
@@ -59,22 +62,6 @@ _NEEDS = (
 )
 
 
-class Reach(Protocol):
-    """Access between this process's GPU and a NIC (transports/memory/gpudirect.py)."""
-
-    def on_gpu(self, address: int) -> bool:
-        """Whether an address is in GPU memory."""
-
-    def dmabuf(self, address: int, nbytes: int) -> tuple[int, int]:
-        """Return a descriptor of whole pages of GPU memory, which the caller closes, and the offset of address in it. Raises PgasError."""
-
-    def map_register(self, address: int) -> int:
-        """Map a register into the GPU; address is for the CPU, the result for the GPU. Raises TransportError."""
-
-    def unmap_register(self, address: int) -> None:
-        """Undo map_register()."""
-
-
 class DevX:
     """Implements Adapter on an mlx5 device.
 
@@ -90,7 +77,7 @@ class DevX:
         TransportError: the device cannot be opened for DevX, its port is not active, or handler is gpu and the GPU cannot reach registers.
     """
 
-    def __init__(self, name: str, port: devices.Port, gid: devices.Gid, *, gpu: Reach | None = None, handler: str = "auto") -> None:
+    def __init__(self, name: str, port: devices.Port, gid: devices.Gid, *, gpu: "GPUDirect | None" = None, handler: str = "auto") -> None:
         self.name = name
         self.engine: str | None = None
         self._gpu, self._port, self._gid = gpu, port, gid

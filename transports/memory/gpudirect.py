@@ -53,7 +53,7 @@ def _beyond(start: int, end: int, address: int) -> str:
 
 
 class GPUDirect:
-    """Implements devx.Reach on the GPU of the current context.
+    """Access between this process's GPU, that of the current context, and a NIC.
 
     Args:
         memory: memory of that GPU.
@@ -63,12 +63,13 @@ class GPUDirect:
         self._memory = memory
 
     def on_gpu(self, address: int) -> bool:
+        """Whether an address is in GPU memory."""
         return not self._memory.is_on_host(address)
 
     dmabuf = staticmethod(dmabuf)
 
     def map_register(self, address: int) -> int:
-        """Map a register into the GPU.
+        """Map a register into the GPU; address is for the CPU, the result for the GPU.
 
         Raises:
             TransportError: CUDA does not permit it; the text names the setting that would.
