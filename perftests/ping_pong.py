@@ -165,15 +165,15 @@ def perf_test(
     )
 
 
-def flag_test(name: str, what: str, notify: Any, wqes: int, iters: int = 10, warmup_iters: int = 5) -> PerfTest:
+def flag_test(name: str, what: str, notify: Any, wqes: int) -> PerfTest:
     """Make a test of flags without a payload; wqes: number of WQEs of one."""
-    defaults = Defaults("uint64", FLAG, FLAG, iters=iters, warmup_iters=warmup_iters, threads_per_cta=1, fixed=(*OF_ONE_CTA, *OF_A_PAYLOAD))
+    defaults = Defaults("uint64", FLAG, FLAG, threads_per_cta=1, fixed=(*OF_ONE_CTA, *OF_A_PAYLOAD))
     carrying = perf_test(
         name,
         what,
         {"thread": kernel(flag_only(notify), "thread")},
         defaults,
-        replace(defaults, iters=10, warmup_iters=5),
+        defaults,
         message_workload,
         lambda work, coalesces: (wqes, wqes),
     )

@@ -18,7 +18,6 @@ from pgas.transports.mlx5.commands import (
     parse,
     parse_klms,
     parse_output,
-    pretty,
 )
 from pgas.transports.mlx5.contexts import PmState, RqType
 
@@ -261,20 +260,6 @@ def test_short():
         parse(build(Command.CREATE_QP)[:-1])
     with pytest.raises(ValueError, match="out: 16 bytes at offset 0 of a buffer of 8 bytes"):
         check(Command.CREATE_QP, bytes(8))
-
-
-def test_pretty():
-    text = pretty(Command.TO_ERR_QP, build(Command.TO_ERR_QP, qpn=0xABCDEF))
-    assert text.splitlines() == [
-        "2ERR_QP in, 16 bytes",
-        "000: 05070000 00000000 00abcdef 00000000",
-        "  000 2err_qp_in.opcode = 0x507 TO_ERR_QP",
-        "  048 2err_qp_in.qpn = 0xabcdef",
-    ]
-    text = pretty(Command.CREATE_QP, build_output(Command.CREATE_QP, status=Status.LIM, syndrome=2), output=True)
-    assert text.splitlines()[2:] == ["  000 create_qp_out.status = 0x8 LIM", "  020 create_qp_out.syndrome = 0x2"]
-    assert "  120 init2rtr_qp_in.qpc.primary_address_path" not in pretty(Command.INIT2RTR_QP, build(Command.INIT2RTR_QP))
-    assert "init2rtr_qp_in.qpc.primary_address_path.rlid = 0xbeef" in pretty(Command.INIT2RTR_QP, build(Command.INIT2RTR_QP, **INIT2RTR))
 
 
 def test_numbers():

@@ -149,4 +149,3 @@ def test_segments_that_the_header_fills(header):
 def test_op_own(header):
     values = {name: header[name] for name in ("opcode", "format", "se", "owner")}
     assert fill(cqe.CQE64, values)[cqe.CQE_OP_OWN] == 0xDE
-    assert cqe.op_own(values["opcode"], values["format"], values["se"], values["owner"]) == 0xDE

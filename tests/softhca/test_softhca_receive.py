@@ -492,8 +492,7 @@ def test_a_blueflame_register_is_rung_in_turns(pes):
         for number, qp in enumerate(qps):
             lasts.append(qp.post(wqe.write, pes[1].heap + 8 * number, pes[1].key, *local(pes[0], 0, 8), fm_ce_se=SIGNAL))
             qp.record()
-            buffer = doorbell.register_offset(UarType.BF, number) - doorbell.register_offset(UarType.BF, 0)
-            buffer += qp.uar.register_address + i % 2 * doorbell.UAR_BF_BUFFER_SIZE
+            buffer = qp.uar.register_address + (2 * number + i % 2) * doorbell.UAR_BF_BUFFER_SIZE
             pes[0].write(buffer + 8, qp.log[-1][1][8:])
             rig.mem.store_release_u64(buffer, int.from_bytes(doorbell.wqe_start(qp.log[-1][1]), "little"))
         if i % 3 == 0 or i == 199:

@@ -309,9 +309,3 @@ def check(command: int, data: Buffer, words: Callable[[int], str] | None = None)
     output = fields.decode(OUTPUT, data)
     if output["status"] != Status.OK:
         raise CommandError(command, output["status"], output["syndrome"], words(output["syndrome"]) if words else "")
-
-
-def pretty(command: int, data: Buffer, *, output: bool = False, op_mod: int = 0) -> str:
-    """Return a command's name, a hexdump in the kernel driver's format, and its nonzero fields."""
-    table = output_table(command, op_mod) if output else _input(command)
-    return f"{command_name(command)} {'out' if output else 'in'}, {len(data)} bytes\n{fields.pretty(table, data)}"

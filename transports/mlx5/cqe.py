@@ -115,11 +115,6 @@ OP_OWN_OWNER_MASK = 1  # MLX5_CQE_OWNER_MASK
 EMPTY = 0xFF
 
 
-def op_own(opcode: int, cqe_format: int = 0, se: int = 0, owner: int = 0) -> int:
-    """Return the last byte of a CQE."""
-    return opcode << OP_OWN_OPCODE_SHIFT | cqe_format << 2 | se << 1 | owner
-
-
 def valid(op_own_byte: int, consumer_idx: int, cq_size: int) -> bool:
     """Whether an entry of a CQ that is not collapsed is the NIC's newest at consumer_idx."""
     owner = 1 if consumer_idx & cq_size else 0

@@ -1,4 +1,4 @@
-"""Doorbells: the doorbell record in memory, the word stored to the UAR, and the way in which the NIC reads both.
+"""Doorbells: the doorbell record in memory, and the word stored to the UAR.
 
 To submit WQEs to the NIC, store them, release, store the send word of the doorbell record (DBR), release, and store one 64-bit word to the
 QP's register in its UAR page. The word has the layout of the first 8 bytes of a control segment, in memory order.
@@ -7,7 +7,7 @@ QP's register in its UAR page. The word has the layout of the first 8 bytes of a
 from enum import IntEnum
 
 from pgas.transports.mlx5.fields import Buffer, Field, Table, decode, fill
-from pgas.transports.mlx5.wqe import DS_MASK, WQE_IDX_MASK, WQE_IDX_SHIFT, Opcode, Opmod, wqebbs
+from pgas.transports.mlx5.wqe import WQE_IDX_MASK, Opcode, Opmod
 
 # --- doorbell record -------------------------------------------------------------------------------------------------------------
 
@@ -45,8 +45,6 @@ UAR_WORD = Table(
 UAR_PAGE_SIZE = 4096
 UAR_BF_OFFSET = 0x800  # offset of the first register (MLX5_BF_OFFSET)
 UAR_BF_REGISTERS = 2
-UAR_NC_REGISTERS = 4
-UAR_NC_REGISTER_SIZE = 0x100  # MLX5_DB_BLUEFLAME_BUFFER_SIZE
 UAR_LOG_BF_REG_SIZE = 9  # the usual value; QUERY_HCA_CAP reports it as log_bf_reg_size
 UAR_BF_BUFFER_SIZE = 1 << UAR_LOG_BF_REG_SIZE - 1  # a BF register is two buffers, which are written alternately
 
@@ -57,18 +55,6 @@ class UarType(IntEnum):
     BF = 0
     NC = 1
     NC_DEDICATED = 1 << 31  # newer than Debian 12's headers
-
-
-def register_offset(kind: UarType, register: int, log_bf_reg_size: int = UAR_LOG_BF_REG_SIZE) -> int:
-    """Return the offset of a doorbell register in its UAR page.
-
-    Raises:
-        ValueError: the page has no such register.
-    """
-    count = UAR_BF_REGISTERS if kind == UarType.BF else UAR_NC_REGISTERS
-    if not 0 <= register < count:
-        raise ValueError(f"register must be 0 to {count - 1} in a UAR page of type {UarType(kind).name}, not {register}")
-    return UAR_BF_OFFSET + register * (1 << log_bf_reg_size if kind == UarType.BF else UAR_NC_REGISTER_SIZE)
 
 
 def next_empty(prod_idx: int, qpn: int) -> bytes:
@@ -82,39 +68,3 @@ def wqe_start(wqe: Buffer) -> bytes:
     if decode(UAR_WORD, word)["ds"] == 0:
         raise ValueError("uar_word.ds must not be 0, because no WQE is that short")
     return word
-
-
-def words(data: Buffer) -> tuple[int, int]:
-    """Return the two 32-bit words of a UAR word."""
-    return int.from_bytes(data[:4], "big"), int.from_bytes(data[4:8], "big")
-
-
-# --- the NIC's side --------------------------------------------------------------------------------------------------------------
-
-
-def candidate(idx_word: int, qpn_word: int) -> int:
-    """Return the 16-bit index of the next empty WQEBB that a UAR word announces; ds shows which of the two conventions it follows."""
-    return ((idx_word >> WQE_IDX_SHIFT) + wqebbs(qpn_word & DS_MASK)) & WQE_IDX_MASK
-
-
-def advance(producer_idx: int, nwqebb: int, announced: int, dbr_word: int) -> int:
-    """Return the producer index after a doorbell: advanced to the UAR word's index or the DBR's, whichever is farther.
-
-    Args:
-        producer_idx: the NIC's previous producer index, of any size.
-        nwqebb: number of WQEBBs in the send queue, at most 2^15. An index at most nwqebb behind belongs to an older doorbell and is
-            ignored.
-        announced: candidate() of the UAR word.
-        dbr_word: the send word of the DBR; without a DBR (send_dbr_mode NO_DBR_EXT), announced again.
-
-    Raises:
-        ValueError: the UAR word's index is farther away than the queue's depth in both directions, which is an error of the QP.
-    """
-    ring = (announced - producer_idx) & WQE_IDX_MASK
-    if nwqebb < ring <= WQE_IDX_MASK - nwqebb:
-        raise ValueError(f"uar_word.wqe_idx: {announced:#x} is {ring} WQEBBs ahead, but the send queue has only {nwqebb}")
-    record = (dbr_word - producer_idx) & WQE_IDX_MASK
-    distance = ring if ring <= nwqebb else 0
-    if distance < record <= nwqebb:
-        distance = record
-    return producer_idx + distance

@@ -167,30 +167,27 @@ def named(words: type[IntEnum] | None, value: int) -> str:
     return f"{value:#x}"
 
 
-def hexdump(data: Buffer, offset: int = 0) -> str:
+def hexdump(data: Buffer) -> str:
     """Return data in the format of the mlx5 kernel driver: per line, an offset of three digits and four big-endian words."""
     raw = bytes(data)
     lines = []
     for at in range(0, len(raw), 16):
         words = [raw[i : i + 4].hex() for i in range(at, min(at + 16, len(raw)), 4)]
-        lines.append(f"{offset + at:03x}: {' '.join(words)}")
+        lines.append(f"{at:03x}: {' '.join(words)}")
     return "\n".join(lines)
 
 
-def pretty(table: Table, data: Buffer, offset: int = 0, *, zeros: bool = False) -> str:
-    """Return the structure at offset in data as a hexdump and one line per field: bit offset, name, value.
-
-    Fields that are zero are omitted unless zeros is true.
-    """
-    raw = bytes(_at(table, memoryview(data).cast("B"), offset))
-    return "\n".join([hexdump(raw), *_lines(table, _decode(table, raw, 0), 0, table.name, zeros)])
+def pretty(table: Table, data: Buffer) -> str:
+    """Return a structure as a hexdump and one line per field that is not zero: bit offset, name, value."""
+    raw = bytes(_at(table, memoryview(data).cast("B"), 0))
+    return "\n".join([hexdump(raw), *_lines(table, _decode(table, raw, 0), 0, table.name)])
 
 
-def _lines(table: Table, values: Mapping[str, Any], base: int, path: str, zeros: bool) -> list[str]:
+def _lines(table: Table, values: Mapping[str, Any], base: int, path: str) -> list[str]:
     lines = []
     for name, field in table.fields.items():
         if field.table is not None:
-            lines += _lines(field.table, values[name], base + field.bit, f"{path}.{name}", zeros)
-        elif values[name] or zeros:
+            lines += _lines(field.table, values[name], base + field.bit, f"{path}.{name}")
+        elif values[name]:
             lines.append(f"  {base + field.bit:03x} {path}.{name} = {named(field.words, values[name])}")
     return lines

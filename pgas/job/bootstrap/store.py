@@ -131,7 +131,6 @@ class Store:
     Args:
         group: the job's name at the store.
         timeout_s: PGAS_TIMEOUT, the limit of the attempts to reach the store, and later of its silence.
-        poll: function called meanwhile; it may raise to end the attempts.
 
     Raises:
         BootstrapError: if the store is not reached in time, or refuses; the message names rank, address, and port.
@@ -139,27 +138,24 @@ class Store:
 
     last_call = ""
 
-    def __init__(
-        self, address: Address, rank: int, size: int, group: str, timeout_s: float, poll: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, address: Address, rank: int, size: int, group: str, timeout_s: float) -> None:
         self.rank, self.size, self._group, self._timeout_s = rank, size, group, timeout_s
         self.met = False  # It stays False, because the store keeps a rank's data for later ranks.
         self._left = ""
-        self._calls, at = self._enter(address, poll, hears=False)
+        self._calls, at = self._enter(address, hears=False)
         try:
-            self._news, _ = self._enter(at, poll, hears=True)
+            self._news, _ = self._enter(at, hears=True)
         except BaseException:
             self._calls.socket.close()
             raise
         self.place = f"the store at {at}"
         _clients.add(self)
 
-    def _enter(self, address: Address, poll: Callable[[], None], *, hears: bool) -> tuple[_Line, Address]:
+    def _enter(self, address: Address, *, hears: bool) -> tuple[_Line, Address]:
         """Return a connection to the store, and its address with its actual port."""
         why, answer, deadline = "", "did not reach the store at {}", time.monotonic() + self._timeout_s
         while True:
             for port in range(address.port, address.port + address.ports):
-                poll()
                 at = Address(address.host, port, address.secret)
                 try:
                     return self._connect(at, max(0.1, min(2.0, deadline - time.monotonic())), hears=hears), at

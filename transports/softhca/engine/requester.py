@@ -97,7 +97,10 @@ def announced(word: int) -> int:
 
 @device
 def advance(qp: int, index: int, record: int) -> int:
-    """Move the producer index to that of a doorbell or its record (doorbell.advance); return 1."""
+    """Move the producer index to that of a doorbell or of its record, whichever is farther; return 1.
+
+    An index at most a queue behind belongs to an older doorbell and is ignored.
+    """
     producer, depth = load(qp + t.QP_PRODUCER), load(qp + t.QP_MASK) + 1
     by_ring, by_record = (index - producer) & w.WQE_IDX_MASK, (record - producer) & w.WQE_IDX_MASK
     distance = 0
