@@ -1,8 +1,9 @@
 """Doorbell record, UAR word in both conventions."""
 
 import pytest
+import wqes as wqe
 
-from pgas.transports.mlx5 import doorbell, wqe
+from pgas.transports.mlx5 import doorbell
 from pgas.transports.mlx5.fields import decode, fill
 
 

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+import wqes as wqe
 from conformance.checks import TRANSPORT, equal, launch_together, neighbours
 from numba import cuda
 
@@ -12,7 +13,7 @@ import pgas
 from mpi.checks import CARD, needs_card, observer, own_queue_pairs
 from pgas.job import runtime
 from pgas.kernels import layout, window
-from pgas.transports.mlx5 import send_queue, wqe
+from pgas.transports.mlx5 import send_queue
 
 pytestmark = pytest.mark.skipif(
     TRANSPORT not in ("ibgda", "ibrc"), reason="capability missing: a NIC as the only path (PGAS_TRANSPORT=ibgda or ibrc)"

@@ -10,12 +10,13 @@ import subprocess
 import forks
 import numpy as np
 import pytest
+import wqes as wqe
 
 from pgas.base.backend import SIMULATOR
 from pgas.kernels import codes, layout
 from pgas.transports.hostloop import memory_ops as ops_cpu
 from pgas.transports.ibrc import loop, tables, thread, wqes
-from pgas.transports.mlx5 import cqe, doorbell, send_queue, wqe
+from pgas.transports.mlx5 import cqe, doorbell, send_queue
 from pgas.transports.mlx5.wqe import Ce, Opcode
 
 pytestmark = pytest.mark.skipif(not SIMULATOR, reason="capability missing: the simulator")

@@ -4,11 +4,12 @@ import random
 
 import pytest
 import rig
+import wqes as wqe
 from rig import QP, SIGNAL, connect, pair
 
 from pgas.base.backend import SIMULATOR
 from pgas.native import atomics as mem
-from pgas.transports.mlx5 import cqe, wqe
+from pgas.transports.mlx5 import cqe
 from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.mlx5.wqe import Opcode
 from pgas.transports.softhca.syndromes import Vendor

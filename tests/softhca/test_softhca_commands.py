@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 import rig
+import wqes as wqe
 from rig import HEAP, QP, QUEUES, pair
 
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import TransportError
 from pgas.transports.memory.memfd import HostMemory
 from pgas.transports.memory.protocol import Segment
-from pgas.transports.mlx5 import commands, fields, wqe
+from pgas.transports.mlx5 import commands, fields
 from pgas.transports.mlx5.capabilities import CAP_SIZE, AtomicOperations, AtomicSize, CapType, cap_op_mod
 from pgas.transports.mlx5.commands import Command, CommandError, Status
 from pgas.transports.mlx5.contexts import ANY_QPN, Access, OptPar, QpState

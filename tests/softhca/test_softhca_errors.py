@@ -5,9 +5,10 @@ import struct
 
 import pytest
 import rig
+import wqes as wqe
 from rig import ALL, HEAP, QP, SIGNAL, connect, pair
 
-from pgas.transports.mlx5 import cqe, doorbell, wqe
+from pgas.transports.mlx5 import cqe, doorbell
 from pgas.transports.mlx5.commands import Command
 from pgas.transports.mlx5.contexts import Access, QpState
 from pgas.transports.mlx5.cqe import CqeOpcode, Syndrome, syndrome_words

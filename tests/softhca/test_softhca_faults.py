@@ -4,12 +4,13 @@ import time
 
 import pytest
 import rig
+import wqes as wqe
 from rig import QP, SIGNAL, connect, pair
 
 from pgas.base.backend import SIMULATOR
 from pgas.base.config import CQE_SYNDROMES, Faults
 from pgas.base.errors import TransportError
-from pgas.transports.mlx5 import cqe, wqe
+from pgas.transports.mlx5 import cqe
 from pgas.transports.mlx5.commands import Command
 from pgas.transports.mlx5.contexts import QpState
 from pgas.transports.mlx5.cqe import Syndrome

@@ -11,11 +11,11 @@ import time
 import numpy as np
 import pytest
 import rig
+import wqes as wqe
 
 from pgas.base.backend import SIMULATOR
 from pgas.perftests.harness import pair
 from pgas.perftests.harness.jobs import mpirun
-from pgas.transports.mlx5 import wqe
 from pgas.transports.softhca import tables
 from pgas.transports.softhca.engine import limits
 from pgas.transports.softhca.engine import loop as engine

@@ -10,10 +10,11 @@ import time
 import numpy as np
 import pytest
 import rig
+import wqes as wqe
 from rig import ALL, CQ, QP, SIGNAL, connect
 
 from pgas.base.backend import SIMULATOR
-from pgas.transports.mlx5 import cqe, doorbell, wqe
+from pgas.transports.mlx5 import cqe, doorbell
 from pgas.transports.mlx5.commands import Command, Status
 from pgas.transports.mlx5.contexts import QpState, rnr_timer_ns
 from pgas.transports.mlx5.cqe import CqeOpcode, Syndrome

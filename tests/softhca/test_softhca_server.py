@@ -12,12 +12,12 @@ import time
 
 import pytest
 import rig
+import wqes as wqe
 from descriptors import few_descriptors
 from rig import PE, QP, gone, pair, wait_until
 
 from pgas.base.errors import TransportError
 from pgas.kernels import window
-from pgas.transports.mlx5 import wqe
 from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.softhca.process import client, messages
 from pgas.transports.softhca.process.messages import RequestKind

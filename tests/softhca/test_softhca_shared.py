@@ -6,10 +6,11 @@ import time
 
 import pytest
 import rig
+import wqes as wqe
 from rig import CQ, QP, SIGNAL, connect, pair
 
 from pgas.base.backend import SIMULATOR
-from pgas.transports.mlx5 import doorbell, wqe
+from pgas.transports.mlx5 import doorbell
 from pgas.transports.mlx5.commands import Command
 from pgas.transports.mlx5.contexts import QpState
 from pgas.transports.mlx5.cqe import Syndrome

@@ -7,12 +7,13 @@ import time
 import numpy as np
 import pytest
 import rig
+import wqes as wqe
 from rig import QP, SIGNAL, connect, pair
 
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import TransportError
 from pgas.sim import memory
-from pgas.transports.mlx5 import cqe, wqe
+from pgas.transports.mlx5 import cqe
 from pgas.transports.mlx5.commands import Command, Status
 from pgas.transports.mlx5.contexts import QpState
 from pgas.transports.mlx5.cqe import Syndrome

@@ -4,9 +4,10 @@ import random
 
 import numpy as np
 import pytest
+import wqes as wqe
 
 from pgas.base.backend import SIMULATOR
-from pgas.transports.mlx5 import doorbell, wqe
+from pgas.transports.mlx5 import doorbell
 from pgas.transports.mlx5.contexts import Access
 from pgas.transports.softhca import tables
 from pgas.transports.softhca.cuda import batch, usual_wqes

@@ -9,11 +9,12 @@ import time
 import numpy as np
 import pytest
 import rig
+import wqes as wqe
 from numba import njit
 from rig import QP, SIGNAL, connect, pair
 
 from pgas.native.atomics import load_acquire_u64
-from pgas.transports.mlx5 import cqe, doorbell, wqe
+from pgas.transports.mlx5 import cqe, doorbell
 from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.mlx5.wqe import Ce, Fm, Opcode
 from pgas.transports.softhca.syndromes import Vendor

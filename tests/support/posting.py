@@ -6,12 +6,13 @@ The operations run as plain Python (test_kernel_wqes.py) and compiled for a GPU 
 import tomllib
 from pathlib import Path
 
+import wqes as wqe
 from ptx_machine import Memory
 
 from pgas.kernels import layout, window
 from pgas.kernels.compiler import constant, device, u32
 from pgas.kernels.paths.nic import post
-from pgas.transports.mlx5 import doorbell, send_queue, wqe
+from pgas.transports.mlx5 import doorbell, send_queue
 
 GOLDEN = tomllib.loads((Path(__file__).parents[1] / "golden" / "kernel_wqes.toml").read_text())
 

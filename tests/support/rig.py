@@ -14,13 +14,14 @@ import struct
 import time
 
 import pytest
+import wqes as wqe
 
 from pgas.base.backend import SIMULATOR
 from pgas.kernels import window
 from pgas.native import atomics as mem
 from pgas.transports.memory.memfd import HostMemory
 from pgas.transports.memory.protocol import Segment
-from pgas.transports.mlx5 import commands, cqe, doorbell, send_queue, wqe
+from pgas.transports.mlx5 import commands, cqe, doorbell, send_queue
 from pgas.transports.mlx5.commands import Command, CommandError
 from pgas.transports.mlx5.contexts import Access, QpState, RqType
 from pgas.transports.mlx5.doorbell import UarType
