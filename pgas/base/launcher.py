@@ -43,11 +43,7 @@ class Launched(NamedTuple):
 
 
 def read_launched(text: str) -> dict[str, Any]:
-    """Return the values in a text of LAUNCHED, {} if it is empty.
-
-    Raises:
-        ValueError: if the text is not from ``python -m pgas.run``.
-    """
+    """Return the values in a text of LAUNCHED, {} if it is empty. Raises ValueError if the text is not from ``python -m pgas.run``."""
     if not text:
         return {}
     try:

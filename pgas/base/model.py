@@ -35,14 +35,7 @@ def resident_blocks(threads: int, shared: int) -> int:
 
 
 def check_launch(kernel: str, grid: _Index, block: _Index, shared: int, most_threads: int | None = None) -> None:
-    """Reject a launch that CUDA rejects.
-
-    Args:
-        most_threads: launch_bounds of the kernel.
-
-    Raises:
-        ValueError: if a size is out of range.
-    """
+    """Reject a launch that CUDA rejects. Raises ValueError if a size is out of range. most_threads: launch_bounds of the kernel."""
     limit = THREADS_PER_BLOCK if most_threads is None else most_threads
     if not 0 < prod(block) <= limit:
         raise ValueError(f"{kernel}: a block of {block} has {prod(block)} threads, but must have 1 to {limit}")

@@ -41,11 +41,7 @@ def call(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs:
 
 
 def bound(name: str, parameters: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call of pgas.name by the names of its parameters.
-
-    Raises:
-        TypeError: if they do not fit.
-    """
+    """Return the arguments of a call of pgas.name by the names of its parameters. Raises TypeError if they do not fit."""
     _, names, required = _known.get(id(parameters)) or _positional(parameters)
     if required <= len(args) <= len(names) and (not kwargs or (kwargs.keys() == {"stream"} and "stream" in parameters.parameters)):
         return dict(zip(names, args, strict=False)) | kwargs  # This is what bind() returns, in a tenth of the time.

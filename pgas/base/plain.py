@@ -62,11 +62,7 @@ def _write_bytes(out: bytearray, tag: bytes, data: bytes) -> None:
 
 
 def loads(data: bytes) -> Any:
-    """Return the value of an encoding.
-
-    Raises:
-        ValueError: if data is not the encoding of one value.
-    """
+    """Return the value of an encoding. Raises ValueError if data is not the encoding of one value."""
     value, end = _read(data, 0, 0)
     if end != len(data):
         raise ValueError(f"plain value: {len(data) - end} bytes follow it")

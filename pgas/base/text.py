@@ -26,11 +26,7 @@ def integer(text: str) -> int:
 
 
 def real(text: str) -> float:
-    """Return a number in ASCII digits, possibly with a point and an exponent.
-
-    Raises:
-        ValueError: if text is not such a number.
-    """
+    """Return a number in ASCII digits, possibly with a point and an exponent. Raises ValueError if text is not such a number."""
     if not re.fullmatch(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*", text, re.ASCII | re.IGNORECASE):
         raise ValueError(f"'{printable(text)}' is not a number")
     return float(text)

@@ -32,11 +32,7 @@ class Bounds:
 
     @classmethod
     def of(cls, requested: Mapping[str, Any]) -> "Bounds":
-        """Return the bounds of a job's variables, in whole pages of GPU memory.
-
-        Raises:
-            ValueError: if the initial heap exceeds the limit.
-        """
+        """Return the bounds of a job's variables, in whole pages of GPU memory. Raises ValueError if the initial heap exceeds the limit."""
         size, most = requested["PGAS_SYMMETRIC_SIZE"], requested["PGAS_MAX_MEMORY_PER_GPU"]
         if most is not None and size > most:
             raise ValueError(
@@ -54,11 +50,7 @@ class Bounds:
 
 
 class Growth:
-    """Grows the heap of a job.
-
-    Args:
-        near_pes: the PEs that map this PE's heap; empty if none does.
-    """
+    """Grows the heap of a job. near_pes: the PEs that map this PE's heap; empty if none does."""
 
     def __init__(
         self,

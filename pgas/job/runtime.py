@@ -54,11 +54,7 @@ _no_job = "pgas.init() has not been called, or pgas.finalize() has already been 
 
 
 def current() -> "Job":
-    """Return the job.
-
-    Raises:
-        PgasError: if pgas.init() has not been called, the job is over, or this process was forked from a PE.
-    """
+    """Return the job. Raises PgasError if pgas.init() has not been called, the job is over, or this process was forked from a PE."""
     if _job is None:
         raise PgasError(_no_job)
     return _job

@@ -62,11 +62,7 @@ def memory_model() -> Any:
 
 
 def set_memory_model(model: Any = None) -> None:
-    """Give `mem` the functions of a `WeakMemory`, or of the plain memory (None).
-
-    Raises:
-        PgasError: if a kernel is running.
-    """
+    """Give `mem` the functions of a `WeakMemory`, or of the plain memory (None). Raises PgasError if a kernel is running."""
     global _model
     if model is None:
         from pgas.sim import memory

@@ -373,11 +373,7 @@ def set_observer(observer: ScheduleObserver | None) -> None:
 
 
 def worker() -> Worker:
-    """Return the greenlet that runs the calling thread: `.thread` and `.launch`.
-
-    Raises:
-        PgasError: if called on the host.
-    """
+    """Return the greenlet that runs the calling thread: `.thread` and `.launch`. Raises PgasError if called on the host."""
     me = getcurrent()
     if type(me) is not Worker:
         raise PgasError("this function works only inside a kernel")

@@ -53,11 +53,7 @@ def _beyond(start: int, end: int, address: int) -> str:
 
 
 class GPUDirect:
-    """Access between this process's GPU, that of the current context, and a NIC.
-
-    Args:
-        memory: memory of that GPU.
-    """
+    """Access between this process's GPU, that of the current context, and a NIC. memory: memory of that GPU."""
 
     def __init__(self, memory: GPUMemory) -> None:
         self._memory = memory

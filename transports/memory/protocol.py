@@ -52,11 +52,7 @@ class Memory(Protocol):
         """
 
     def attach(self, address: int, segment: Segment, fd: int) -> None:
-        """Map a peer's segment at address; fd is closed by the caller.
-
-        Raises:
-            TransportError: the memory cannot be mapped here.
-        """
+        """Map a peer's segment at address; fd is closed by the caller. Raises TransportError if the memory cannot be mapped here."""
 
     def discard(self, address: int) -> None:
         """Unmap and release the segment that create() or attach() mapped at address, if there is one. It must not be in use."""

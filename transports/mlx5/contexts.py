@@ -273,11 +273,7 @@ def mkey(mkey_index: int, mkey_7_0: int = 0) -> int:
 
 
 def mkc_access(access: int) -> dict[str, int]:
-    """Return the access bits of an mkc for flags of Access.
-
-    Raises:
-        ValueError: access has other bits.
-    """
+    """Return the access bits of an mkc for flags of Access. Raises ValueError if access has other bits."""
     if access & ~sum(Access):
         raise ValueError(f"access: {access:#x} has bits outside {sum(Access):#x}")
     bits = {"lr": 1, "lw": access & Access.LOCAL_WRITE, "rw": access & Access.REMOTE_WRITE, "rr": access & Access.REMOTE_READ}

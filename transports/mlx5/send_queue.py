@@ -32,11 +32,7 @@ def store(ring: Buffer, wqe_idx: int, data: bytes) -> None:
 
 
 def fetch(ring: Buffer, wqe_idx: int) -> bytes:
-    """Return the ds octowords of the WQE in its slot of a ring.
-
-    Raises:
-        ValueError: ds is 0, or more than the ring holds.
-    """
+    """Return the ds octowords of the WQE in its slot of a ring. Raises ValueError if ds is 0, or more than the ring holds."""
     view = memoryview(ring).cast("B")
     ds = fields.decode(wqe.CTRL, view[_blocks(view, wqe_idx, 1)[0]])["ds"]
     if ds == 0:

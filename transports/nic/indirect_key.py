@@ -54,9 +54,5 @@ def over(adapter: Adapter, pdn: int, access: int, pieces: Sequence[Piece]) -> in
 
 
 def destroy(adapter: Adapter, key: int) -> None:
-    """Destroy an indirect key; the pieces stay.
-
-    Raises:
-        CommandError: the adapter refuses.
-    """
+    """Destroy an indirect key; the pieces stay. Raises CommandError if the adapter refuses."""
     execute(adapter, Command.DESTROY_MKEY, mkey_index=key >> 8)

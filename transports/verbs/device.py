@@ -29,11 +29,7 @@ class Capabilities:
 
 
 def pyverbs(module: str) -> Any:
-    """Import a module of pyverbs.
-
-    Raises:
-        TransportError: pyverbs is not installed, or not for this Python.
-    """
+    """Import a module of pyverbs. Raises TransportError if pyverbs is not installed, or not for this Python."""
     try:
         return importlib.import_module(f"pyverbs.{module}")
     except ImportError as error:

@@ -13,11 +13,7 @@ from pgas.base.errors import TransportError
 
 
 def read(address: int, nbytes: int) -> bytes:
-    """Return bytes of this process's memory.
-
-    Raises:
-        OSError: nothing is mapped there.
-    """
+    """Return bytes of this process's memory. Raises OSError if nothing is mapped there."""
     with open("/proc/self/mem", "rb", buffering=0) as memory:
         try:
             return os.pread(memory.fileno(), nbytes, address)
@@ -26,11 +22,7 @@ def read(address: int, nbytes: int) -> bytes:
 
 
 def word(address: int) -> int:
-    """Return the 8 bytes at an address as an integer.
-
-    Raises:
-        OSError: nothing is mapped there.
-    """
+    """Return the 8 bytes at an address as an integer. Raises OSError if nothing is mapped there."""
     return int.from_bytes(read(address, 8), "little")
 
 

@@ -165,11 +165,7 @@ def _by_name(name: str, host: str) -> Address:
 
 
 def first_host(listed: str) -> str:
-    """Return the first host of Slurm's list of hosts, such as ``node[03-05,9],gpu1``.
-
-    Raises:
-        BootstrapError: if there is none.
-    """
+    """Return the first host of Slurm's list of hosts, such as ``node[03-05,9],gpu1``. Raises BootstrapError if there is none."""
     match = re.match(r"([^,\[\]\s]+)(?:\[([^,\]-]+)[^\]]*\]([^,\[]*))?", listed)
     try:
         return text.host("".join(part or "" for part in match.groups()) if match else "")

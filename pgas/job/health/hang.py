@@ -55,11 +55,7 @@ class Subject:
 
 
 class Reporter:
-    """A PE's part in the hang reports of its job.
-
-    Args:
-        form: text, json or off.
-    """
+    """A PE's part in the hang reports of its job. form: text, json or off."""
 
     def __init__(self, subject: Subject, form: str) -> None:
         self._subject = subject

@@ -52,11 +52,7 @@ def close(resources: contextlib.ExitStack, end_waits: Callable[[], None]) -> Non
 
 
 def close_kept() -> None:
-    """Close what close() has kept.
-
-    Raises:
-        PgasError: if a thread may still access it.
-    """
+    """Close what close() has kept. Raises PgasError if a thread may still access it."""
     global _kept
     if _kept is None:
         return

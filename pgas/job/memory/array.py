@@ -57,11 +57,7 @@ else:
 
 
 def shape_of(shape: Any) -> tuple[int, ...]:
-    """Return a shape as a tuple.
-
-    Raises:
-        ValueError: if it is not a shape.
-    """
+    """Return a shape as a tuple. Raises ValueError if it is not a shape."""
     axes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     for n in axes:
         if not is_integer(n) or n < 0:
@@ -70,11 +66,7 @@ def shape_of(shape: Any) -> tuple[int, ...]:
 
 
 def dtype_of(dtype: Any) -> np.dtype:
-    """Return the dtype of elements on the heap.
-
-    Raises:
-        TypeError: if it is not a dtype, or not allowed on the heap.
-    """
+    """Return the dtype of elements on the heap. Raises TypeError if it is not a dtype, or not allowed on the heap."""
     name = str(dtype).removeprefix("torch.")  # Because PyTorch has NumPy's names.
     if name == "bfloat16" or name.startswith("float8_"):
         importlib.import_module("ml_dtypes")  # It registers those names with NumPy.
@@ -211,11 +203,7 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "
 
 
 def _uncopied(array: np.ndarray, call: str, *shape: Any, order: str = "C") -> np.ndarray:
-    """Return an array in another shape.
-
-    Raises:
-        TypeError: if the elements would have to be copied.
-    """
+    """Return an array in another shape. Raises TypeError if the elements would have to be copied."""
     try:
         return array.reshape(*shape, order=order, copy=False)  # type: ignore[call-overload, no-any-return]
     except ValueError as error:

@@ -108,11 +108,7 @@ class Allocator:
         return -(-(self._origin + offset) // alignment) * alignment - self._origin
 
     def release(self, block: HeapBlock) -> None:
-        """Free a block.
-
-        Raises:
-            ValueError: if it is not a block of this heap, or was freed before.
-        """
+        """Free a block. Raises ValueError if it is not a block of this heap, or was freed before."""
         i = bisect.bisect_left(self.blocks, block.offset, key=_offset)
         if self.blocks[i : i + 1] != [block]:
             raise ValueError(f"not on this heap: {block}")

@@ -23,11 +23,7 @@ class LocalMemory:
         self._pieces: dict[int, RegisteredMemory] = {}
 
     def add(self, start: int, end: int, owner: Any) -> None:
-        """Register memory.
-
-        Raises:
-            TransportError: if the NIC refuses it, or the table is full.
-        """
+        """Register memory. Raises TransportError if the NIC refuses it, or the table is full."""
         number = next((n for n in range(layout.N_REGISTERED) if n not in self._pieces), None)
         if number is None:
             raise TransportError(f"pgas.register: {layout.N_REGISTERED} arrays are already registered, which is the maximum")

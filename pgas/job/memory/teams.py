@@ -277,11 +277,7 @@ class Teams:
         self._memory.fill(layout.ALL_EPOCH, layout.WORD, 0)
 
     def find(self, number: int) -> Record:
-        """Return a team's record.
-
-        Raises:
-            PgasError: if it was destroyed, or this PE is not a member.
-        """
+        """Return a team's record. Raises PgasError if it was destroyed, or this PE is not a member."""
         record = self.records.get(number)
         if isinstance(number, Handle) and number._record is not None and number._record is not record:  # It may be another team's number.
             raise PgasError(f"team {int(number)} was destroyed or belongs to an earlier job")
@@ -290,11 +286,7 @@ class Teams:
         return record
 
     def check(self, handles: tuple[Handle, ...]) -> None:
-        """Reject the arguments of a launch if one of these teams was destroyed.
-
-        Raises:
-            PgasError: if one was.
-        """
+        """Raise PgasError if one of these teams, which are arguments of a launch, was destroyed."""
         for handle in handles:
             self.find(handle)
 

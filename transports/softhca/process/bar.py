@@ -8,11 +8,7 @@ from pgas.transports.softhca import layout
 
 
 def map_page(fd: int, page_id: int) -> int:
-    """Map a page and return its address.
-
-    Raises:
-        TransportError: the address is taken, or the kernel's page size is larger than a UAR.
-    """
+    """Map a page and return its address. Raises TransportError if the address is taken, or the kernel's page size is larger than a UAR."""
     address = layout.page_address(page_id)
     if os.sysconf("SC_PAGE_SIZE") > layout.UAR_PAGE_SIZE:
         raise TransportError(f"UAR pages of {layout.UAR_PAGE_SIZE} bytes cannot be mapped singly, because this kernel's pages are larger")

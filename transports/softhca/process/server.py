@@ -73,11 +73,7 @@ class Server:
         self._listener.listen(64)
 
     def run(self) -> None:
-        """Serve until the job has ended.
-
-        Raises:
-            Exception: the engine has ended, for example after a CUDA error.
-        """
+        """Serve until the job has ended. Raises Exception if the engine has ended, for example after a CUDA error."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ, self._accept)
             for end in self._ends:
