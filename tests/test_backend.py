@@ -31,12 +31,14 @@ def test_numba_cuda_first_without_gpu_names_the_remedy():
     )
 
 
+@pytest.mark.slow
 def test_numba_without_cuda_first_is_fine():
     """Many libraries import Numba for the CPU."""
     status, out, err = python("import numba, numpy\nimport pgas\nprint(pgas.SIMULATOR)")
     assert (status, out, err) == (0, "True\n", "")
 
 
+@pytest.mark.slow
 def test_numba_cuda_first_with_the_simulator_chosen():
     assert python("from numba import cuda\nimport pgas\nprint(pgas.SIMULATOR)", NUMBA_ENABLE_CUDASIM="1") == (0, "True\n", "")
 
@@ -51,6 +53,7 @@ def test_a_variable_decides_silently(value, simulator):
     assert python(program, NUMBA_ENABLE_CUDASIM=value) == (0, f"{simulator} {simulator}\n", "")
 
 
+@pytest.mark.slow
 def test_one_line_on_stderr_once():
     program = "import os, pgas, pgas.base.backend\nfrom numba import cuda\npgas.init()\npgas.finalize()\npgas.init()\n"
     assert python(program + "print(pgas.SIMULATOR, os.environ['NUMBA_ENABLE_CUDASIM'])") == (0, "True 1\n", LINE)
@@ -84,7 +87,11 @@ pgas.init()
 
 
 @pytest.mark.parametrize(
-    "modules", ["pgas", "pgas.compile, pgas.job.gpu_verdicts", "pgas.doctor.probe", "pgas.transports.softhca.process.server"]
+    "modules",
+    [
+        "pgas.compile, pgas.job.gpu_verdicts, pgas.transports.softhca.process.server",
+        pytest.param("pgas.doctor.probe", marks=pytest.mark.slow),
+    ],
 )
 def test_gpu_runs_do_not_import_the_simulator(modules):
     program = f"import sys, {modules}\nprint([name for name in sys.modules if f'{{name}}.'.startswith('pgas.sim.')])"
@@ -98,11 +105,12 @@ def test_children_inherit_the_choice_silently():
     assert python(program) == (0, "True\n", LINE)
 
 
-@pytest.mark.parametrize(("rank", "said"), [("0", LINE), ("17", "")])
+@pytest.mark.parametrize(("rank", "said"), [("0", LINE), pytest.param("17", "", marks=pytest.mark.slow)])
 def test_only_the_first_process_of_a_job_says_it(rank, said):
     assert python("import pgas.base.backend\npgas.base.backend.say_where()", PMI_RANK=rank) == (0, "", said)
 
 
+@pytest.mark.slow
 def test_commands_that_start_no_job_do_not_say_it():
     """Neither before their help nor before their output."""
     program = """
@@ -178,6 +186,7 @@ print(hashlib.sha256(code.encode()).hexdigest())
     assert printed[0] == printed[1]
 
 
+@pytest.mark.slow
 def test_threads_load_a_kernel_once():
     """Also when they launch it for the first time at once; a launch of another one, which is loaded, does not wait for that."""
     program = """
@@ -223,6 +232,7 @@ def test_without_gpu_nothing_is_counted():
     assert python("from pgas.base.backend import cuda_device_count\nprint(cuda_device_count())", NUMBA_ENABLE_CUDASIM="1")[1] == "0\n"
 
 
+@pytest.mark.slow
 def test_compiling_only_is_no_job():
     """NUMBA_ENABLE_CUDASIM=0 without a GPU allows compiling; init refuses with the reason."""
     status, _, err = python("import pgas\npgas.init()", NUMBA_ENABLE_CUDASIM="0")

@@ -92,6 +92,7 @@ def test_readmes_program(installed):
     check_readmes_program(installed)
 
 
+@pytest.mark.slow
 def test_commands(installed):
     assert re.fullmatch(r"pgas \d+\.\d+\.\d+\n", installed.printed("pgas", "--version"))
     report = installed.printed("pgas", "doctor")
@@ -102,7 +103,7 @@ def test_commands(installed):
     assert "NVSHMEM" in installed.printed("python", "-m", "pgas.perftests.compare")
 
 
-@pytest.mark.parametrize("transport", ["p2p", "ibgda", "ibrc"])
+@pytest.mark.parametrize("transport", ["p2p", "ibgda", pytest.param("ibrc", marks=pytest.mark.slow)])
 def test_cuda_12_compiles(transport, installed):
     table = installed.printed("pgas", "compile", "--transport", transport, installed.program)
     name, instructions, registers, *_ = table.splitlines()[1].split()

@@ -70,7 +70,7 @@ def add_in_branches(dest, pe):
 
 def contention(dtype):
     """Return blocks, threads and additions of each. Few for floats over a NIC, whose compare-and-swap all contenders but one repeat."""
-    return (2, 32, 2) if THROUGH_NIC and dtype.kind == "f" else (BLOCKS, THREADS, REPEATS)
+    return (2, 8 if pgas.SIMULATOR else 32, 2) if THROUGH_NIC and dtype.kind == "f" else (BLOCKS, THREADS, REPEATS)
 
 
 def values_of(dtype):

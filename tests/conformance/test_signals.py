@@ -10,8 +10,8 @@ from numba import cuda
 from conformance import library as pgas
 from conformance.checks import WARP, checklist, equal, everywhere, launch_together, needs_peer, neighbours
 
-NELEMS = 3000 if pgas.SIMULATOR else 1 << 20
-EPOCHS = 6 if pgas.SIMULATOR else 200
+NELEMS = 900 if pgas.SIMULATOR else 1 << 20
+EPOCHS = 4 if pgas.SIMULATOR else 200
 THREADS = 64 if pgas.SIMULATOR else 512
 
 OPS = {"set": pgas.SIGNAL_SET, "add": pgas.SIGNAL_ADD}

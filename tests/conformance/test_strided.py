@@ -72,7 +72,7 @@ def expect(dest, at, source, origin, strides, nelems):
 def test_strides_and_sizes(heap, copy, strides):
     """Also zero elements, and more than a block has lanes. Gaps and neighbours stay unchanged."""
     pe, left = counterpart(copy)
-    sizes = (0, 1, 2, 31, 33, 100)
+    sizes = (0, 1, 33, 70)
     room = 7 * max(sizes) + 20
     dest, source = Watched(heap, room * len(sizes), np.int32), heap.array(payload(room, np.int32, pgas.my_pe()))
     for i, nelems in enumerate(sizes):

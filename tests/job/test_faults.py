@@ -90,6 +90,7 @@ def test_exit_inside_the_with_block(job):
     assert (ended.status, said) == (5, "pgas: PE 1 (process N) ended with status 5, ending the job\n" if jobs.BY_RUN else ""), ended
 
 
+@pytest.mark.slow
 def test_exit_that_the_program_catches(real_job):
     """It is no end: the other PE gets all the time it needs."""
     text = "try:\n    sys.exit(3 * me)\nexcept SystemExit:\n    pass\npgas.free(word)\ntime.sleep(4 * (1 - me))\n"
@@ -185,6 +186,7 @@ def test_dead_pe_that_mpirun_does_not_notice(real_job, how, death):
     assert ended.seconds < jobs.SOON
 
 
+@pytest.mark.slow
 def test_error_of_cuda_that_a_death_makes(real_job):
     """Under MPS it comes with the death, and from any library."""
     text = "say('process', me, os.getpid())\nif me == 1:\n    time.sleep(0.5)\n    os._exit(0)\nraise RuntimeError('CUDA error: 700')\n"
@@ -220,6 +222,7 @@ def test_interrupt_of_one_pe(real_job, how):
     assert ended.seconds < jobs.SOON
 
 
+@pytest.mark.slow
 def test_interrupt_that_the_program_catches(real_job):
     """In a kernel: the job is broken, on all PEs, and says so."""
     text = "try:\n    waits[1, 1](word)\nexcept KeyboardInterrupt:\n    pass\n"
@@ -244,6 +247,7 @@ def test_ctrl_c(real_job):
     assert ended.seconds < jobs.SOON
 
 
+@pytest.mark.slow
 def test_interrupt_of_a_job_of_one(real_job):
     ended = real_job(INIT + "later(0.3, os.kill, os.getpid(), signal.SIGINT)\nwait('kernel', word)\n", npes=1)
     holds(ended, "KeyboardInterrupt")
@@ -279,6 +283,7 @@ def test_a_line_is_one_write(monkeypatch):
 # ------------------------------------------------------------------------------------------------------ waits, deadlock
 
 
+@pytest.mark.slow
 def test_wait_that_times_out(job):
     text = """
 grid = pgas.zeros((2, 3), np.int64)
@@ -308,6 +313,7 @@ pgas.finalize()
     assert 2 < ended.seconds < jobs.SOON
 
 
+@pytest.mark.slow
 def test_lock_that_is_not_cleared(job):
     """PE 0 holds it, PE 1 waits for it."""
     text = """
@@ -331,6 +337,7 @@ pgas.barrier_all()
     assert "set_lock waits for" not in ended.err or "the thread that holds it clears it" in ended.err, ended
 
 
+@pytest.mark.slow
 def test_error_that_one_pe_catches_and_ends_with(job):
     """PE 0 ends without finalizing what it broke; PE 1, which ends in good order, must not wait for it."""
     ended = job(INIT + "if me == 0:\n    attempt(waits[1, 1], word)\nsay('end of program')\n", PGAS_TIMEOUT="1")
@@ -350,6 +357,7 @@ def test_signal_that_never_comes_to_one_pe(job):
     )
 
 
+@pytest.mark.slow
 def test_barrier_in_a_kernel_that_a_pe_does_not_reach(job):
     text = "@pgas.jit\ndef meets():\n    pgas.sync_all()\nif me == 0:\n    attempt(meets[1, 1])\npgas.barrier_all()\n"
     ended = job(INIT + text, PGAS_TIMEOUT="1")
@@ -574,6 +582,7 @@ attempt(plain[1, 1], a)
     assert said.count(last) == npes
 
 
+@pytest.mark.slow
 def test_finalized_twice_and_again(job):
     text = """
 pgas.init()

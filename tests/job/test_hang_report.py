@@ -146,6 +146,7 @@ def test_barrier_that_one_pe_does_not_enter(job, absent):
     has(found[absent], IN_BARRIER, ended)
 
 
+@pytest.mark.slow
 def test_the_writer_of_a_barrier_flag_is_named(job):
     """Before any wait times out; the kernel is compiled before. PE 1 is late, and the others wait for it."""
     text = """
@@ -364,6 +365,7 @@ def test_waits_of_the_host_say_who_is_waited_for(tmp_path):
         assert len(re.findall(line, ended.err, re.MULTILINE)) == 1, f"{call}\n{ended}"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jobs.BY_RUN, reason="pgas.run's PEs do not wait for each other at their ends")
 def test_the_wait_at_the_end_says_who_is_waited_for(tmp_path):
     """In MPI_Finalize, where no Python thread runs."""
@@ -436,6 +438,7 @@ def test_withheld_completions(job, transport):
     assert ended.status != 0
 
 
+@pytest.mark.slow
 def test_stopped_card(tmp_path):
     """The card's process is stopped, after its engine, which would go on on a GPU. Reports come in time, without the card's view."""
     text = """

@@ -245,6 +245,7 @@ def test_a_job_ends_after_its_reason_is_printed(n_pes):
     assert ended_by(LastWord(), n_pes) == "the job ends, for this reason\n"
 
 
+@pytest.mark.slow
 def test_a_job_whose_reporter_was_killed():
     """The word is taken, but nothing was printed."""
     word = LastWord()

@@ -150,6 +150,7 @@ def test_a_pe_that_fails(tmp_path, end, status, said):
     assert said in re.sub(r"process \d+", "process N", lines[0]), err
 
 
+@pytest.mark.slow
 def test_a_program_without_pgas_that_fails(tmp_path):
     """The launcher reports which process failed, and ends the others."""
     path = tmp_path / "program.py"
@@ -329,6 +330,7 @@ def test_children_of_a_pe_that_failed(tmp_path):
     assert running(str(path)) == b""
 
 
+@pytest.mark.slow
 def test_children_that_a_pe_leaves_in_good_order(tmp_path):
     """They may go on; the command does not wait for them, although they hold its pipe."""
     path = tmp_path / "program.py"
@@ -394,6 +396,7 @@ sys.exit(run.main(["-n", "3", "sh", "-c", '"$0" "$1"; true', sys.executable, {st
     process.communicate()
 
 
+@pytest.mark.slow
 def test_interrupt_of_a_pe_in_the_background(tmp_path):
     """A shell ignores SIGINT for such a command, but the PEs must not ignore it."""
     path = program(tmp_path, "pgas.init()\nif body() == 1:\n    os.kill(os.getpid(), 2)\ntime.sleep(100)\n")
@@ -402,6 +405,7 @@ def test_interrupt_of_a_pe_in_the_background(tmp_path):
     assert err.count("pgas: PE 1 failed (KeyboardInterrupt), ending the job") == 1, err
 
 
+@pytest.mark.slow
 def test_a_signal_that_is_ignored(tmp_path):
     """As nohup does with SIGHUP."""
     path = tmp_path / "program.py"
@@ -522,6 +526,7 @@ def test_torchs_store(monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_a_pe_of_srun_that_is_killed(tmp_path):
     """The other PE learns of it only through the job."""
     path = program(tmp_path, "pgas.init()\nif body() == 0:\n    os.kill(os.getpid(), 9)\npgas.barrier_all()\n")

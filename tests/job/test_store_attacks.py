@@ -397,6 +397,7 @@ def test_a_relay_on_the_connection_for_news(server):
     pe.forget()
 
 
+@pytest.mark.slow
 def test_a_member_that_does_not_read(member, server, pes):
     """The store keeps little for it, and takes no more from it."""
     member = member(timeout_ms=600_000)

@@ -48,6 +48,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_member_that_reads_the_notes_late(job):
     """The other member's next notes, which are pushed into its memory as they do not fit in a line of staging, wait for it."""
     ended = job(SUB + SLOW_READER, npes=3, PGAS_LL_BYTES="64", PGAS_TIMEOUT="20")

@@ -177,6 +177,7 @@ def test_second_process_finds_the_code(warm):
     assert python(warm, KERNEL + "print(hits(kernel))") == 1
 
 
+@pytest.mark.slow
 def test_an_operation_in_a_closure(tmp_path):
     """As host reductions have it."""
     program = """
@@ -226,6 +227,7 @@ print(hits(kernel))
     assert [python(tmp_path, program, FAST=fast) for fast in "0101"] == [0, 0, 1, 1]
 
 
+@pytest.mark.slow
 def test_cache_can_be_left_out(tmp_path):
     device_function(tmp_path, "x + 1")
     program = KERNEL.replace("@pgas.jit", "@pgas.jit(cache=False)")
@@ -233,6 +235,7 @@ def test_cache_can_be_left_out(tmp_path):
     assert python(tmp_path, f"{program}hits(kernel)\nprint(json.dumps({kept}))") == []
 
 
+@pytest.mark.slow
 def test_uncacheable_kernel_compiles_and_leaves_no_file(tmp_path):
     program = """
 jit = importlib.import_module("pgas.api.jit")
@@ -267,6 +270,7 @@ print(json.dumps([name for _, _, names in os.walk(os.environ["NUMBA_CACHE_DIR"])
         assert python(tmp_path, program) == []
 
 
+@pytest.mark.slow
 def test_kernel_without_a_file_compiles(tmp_path):
     """Kernels from the Python prompt or exec() have no source file, so they are not cached; that is no error."""
     program = """
@@ -295,6 +299,7 @@ print(json.dumps([path, fresh, broken, told()]))
 """
 
 
+@pytest.mark.slow
 def test_a_broken_file_and_a_full_disk(warm):
     """Each is a warning that names the file, and the kernel is compiled."""
     path, fresh, broken, full = python(warm, KERNEL + SPOILT)

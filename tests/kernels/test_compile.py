@@ -73,6 +73,7 @@ def test_kernels_of_a_program(tmp_path):
     assert found["store"]["registers"] > found["plain"]["registers"] > 0
 
 
+@pytest.mark.slow
 def test_a_program_that_launches_nothing(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("import sys\nraise ValueError(f'no kernels for {sys.argv[1:]}')")
@@ -102,6 +103,7 @@ def test_kernels_of_the_host_fit_their_blocks():
     assert threads * registers <= 65536, "registers of an SM"
 
 
+@pytest.mark.slow
 def test_a_ptxas_that_is_older_than_libnvvm(tmp_path):
     """pgas.sass finds the real one; the program puts another in its place."""
     ptxas, program = tmp_path / "ptxas", tmp_path / "program.py"
@@ -129,6 +131,7 @@ store[1, 1](pgas.zeros(1, np.float32))
     )
 
 
+@pytest.mark.slow
 def test_a_relative_path_is_enough_for_the_line(tmp_path):
     lines = "import pgas||@pgas.jit|def wrong(d):|    pgas.put(d, d, target=0)||pgas.init()|wrong[1, 1](pgas.zeros(1, 'i4'))|"
     (tmp_path / "wrong.py").write_text(lines.replace("|", "\n"))

@@ -296,7 +296,7 @@ def run(tmp_path):
 
 
 #: A kernel of one thread always polls itself. As on a GPU, it never does while another thread has not returned from its poll.
-LOOKING = pytest.mark.parametrize("looking", [0, 1])
+LOOKING = pytest.mark.parametrize("looking", [pytest.param(0, marks=pytest.mark.slow), 1])
 
 COUNTS = """
 @pgas.jit
@@ -370,7 +370,8 @@ pgas.finalize()
 
 
 @pytest.mark.parametrize(
-    ("ring", "grid", "block"), [("64", 1, 1), pytest.param("64", 3, 64, marks=pytest.mark.slow), ("4096", 1, 1), ("4096", 2, 40)]
+    ("ring", "grid", "block"),
+    [("64", 1, 1), pytest.param("64", 3, 64, marks=pytest.mark.slow), pytest.param("4096", 1, 1, marks=pytest.mark.slow), ("4096", 2, 40)],
 )
 def test_full_rings_and_full_queues(run, ring, grid, block):
     """10,000 puts through send queues of 128 WQEBBs and rings of 64 and 4096 requests."""
@@ -403,6 +404,7 @@ pgas.finalize()
 """)
 
 
+@pytest.mark.slow
 @LOOKING
 def test_a_card_that_stays_paused(run, looking):
     """Waits of kernels and of the host end after PGAS_TIMEOUT, with the proxy's progress in the error."""
@@ -488,7 +490,14 @@ job().health.broken = True
 ENDED = "PgasError: the proxy thread of PE 0 ended (it was not stopped): requests of kernels are no longer sent"
 
 
-@pytest.mark.parametrize("waiting", ["completes[1, 1](done)", "waits[1, 1](done)", "puts[1, 1](dest, source, 200, 0)"])
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        pytest.param("completes[1, 1](done)", marks=pytest.mark.slow),
+        "waits[1, 1](done)",
+        pytest.param("puts[1, 1](dest, source, 200, 0)", marks=pytest.mark.slow),
+    ],
+)
 def test_a_dead_proxy_is_reported(run, waiting):
     """Waits of kernels end, also those for room in the ring; the host raises the reason."""
     found = run(

@@ -71,6 +71,7 @@ def forge(peer):
 """
 
 
+@pytest.mark.slow
 def test_quiet_of_more_than_64_queue_pairs(job):
     """The bitmap of used queue pairs takes several words. The card is paused until quiet, or quiet_pe, waits."""
     text = """
@@ -250,7 +251,7 @@ pgas.free(source); pgas.free(dest); pgas.finalize()
 
 @pytest.mark.parametrize(
     ("num", "map_by", "batch", "fewest", "most"),
-    [(1, "cta", 1, 128, 128), (2, "sm", 64, 4, 20), (3, "warp", 32, 8, 40), (3, "cta", 1, 128, 128)],
+    [jobs.also(1, "cta", 1, 128, 128), (2, "sm", 64, 4, 20), jobs.also(3, "warp", 32, 8, 40), jobs.also(3, "cta", 1, 128, 128)],
 )
 def test_queue_pairs_of_threads_and_doorbells_of_batches(job, num, map_by, batch, fewest, most):
     """PGAS_IBGDA_NUM_RC_PER_PE, PGAS_IBGDA_RC_MAP_BY and PGAS_IBGDA_NUM_REQUESTS_IN_BATCH: 128 reservations of 2 WQEs each."""

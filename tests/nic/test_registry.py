@@ -52,6 +52,7 @@ def test_a_transport_from_outside(chapter):
     assert "transport toy" in out, out
 
 
+@pytest.mark.slow
 def test_p2p_without_the_software_card():
     suite("-p", "without_card", CHAPTER, PGAS_TRANSPORT="p2p")
 
@@ -68,6 +69,7 @@ def test_devx_without_the_software_card():
     test_uverbs.passes(*command, PGAS_TRANSPORT="ibgda", PGAS_HCA="mlx5_0")
 
 
+@pytest.mark.slow
 @needs_devices
 def test_verbs_without_the_software_card():
     command = [

@@ -142,6 +142,7 @@ with pgas.init() as job:
     assert "transport ibgda: asked for; over mlx5_1:1 (asked for)" in out, out
 
 
+@pytest.mark.slow
 def test_a_wqe_that_fails(tmp_path):
     """A real card reports only the CQE, which is that of the first error if nothing was queued behind it."""
     text = """

@@ -367,10 +367,14 @@ def test_right_programs_pass(capsys):
     assert re.search(r"^programs: 64 programs of 1 PEs, seed 9: \d+ operations in .* 0 failed; over p2p$", capsys.readouterr().out, re.M)
 
 
+#: Operations of which one by one does nothing, in `make check-all` only.
+OTHERS = ("g", Kind.G), ("iget_block", Kind.IGET), ("test_some", Kind.TEST_SOME), ("alltoall", Kind.ALLTOALL)
+
+
 @simulated
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("put", Kind.PUT), ("g", Kind.G), ("iget_block", Kind.IGET), ("test_some", Kind.TEST_SOME), ("alltoall", Kind.ALLTOALL)],
+    [("put", Kind.PUT), *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)],
 )
 def test_an_operation_that_does_nothing_is_found(name, kind, monkeypatch, capsys):
     """It is reported as a program of that operation only, with commands that run it again."""
@@ -392,7 +396,7 @@ def test_an_operation_that_does_nothing_is_found(name, kind, monkeypatch, capsys
 
 
 @simulated
-@pytest.mark.parametrize("name", ["iput", "get_nbi", "atomic_inc"])
+@pytest.mark.parametrize("name", ["iput", *(pytest.param(name, marks=pytest.mark.slow) for name in ("get_nbi", "atomic_inc"))])
 def test_an_operation_of_hosts_that_does_nothing_is_found(name, monkeypatch, capsys):
     monkeypatch.setitem(HOST_FORMS, name, lambda *_, **__: None)
     assert programs.run(["--count", "4000", "--seed", "9"]) == 1
@@ -401,6 +405,7 @@ def test_an_operation_of_hosts_that_does_nothing_is_found(name, monkeypatch, cap
     assert re.findall(r"^programs:     PE 0 (?:thread|warp|block).*: (\w+)\(", told, re.M) == [name]
 
 
+@pytest.mark.slow
 @simulated
 def test_an_oracle_with_a_wrong_rule_is_found(monkeypatch, capsys):
     right = oracle.atomic
@@ -485,6 +490,7 @@ def test_a_missing_order_is_found(name, transport, tmp_path):
     assert len(calls) == int(left) < int(operations), done.stderr
 
 
+@pytest.mark.slow
 @simulated
 @with_mpirun
 def test_a_card_that_fails_is_told_with_the_programs(tmp_path):

@@ -224,6 +224,7 @@ def test_the_card_outlives_the_thread_that_started_it():
     assert gone(started[0].pid)
 
 
+@pytest.mark.slow
 def test_calls_after_the_card_was_killed(own_card):
     pe = PE(own_card.name, 0)
     qp = QP(pe)
@@ -272,6 +273,7 @@ FAILED_ENGINE = textwrap.dedent(
 )
 
 
+@pytest.mark.slow
 def test_the_card_ends_when_its_engine_has_failed(program):
     """It prints an error; PEs notice the end of its process."""
     card = program(FAILED_ENGINE)

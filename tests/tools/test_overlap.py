@@ -103,6 +103,7 @@ def test_tiles_that_do_not_arrive(tmp_path):
     assert "overlapped, tiles: " not in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "pattern"), [("fcollect", GATHER), ("reducescatter", SCATTER)])
 def test_a_chunk_that_is_left_out(tmp_path, name, pattern):
     program, result = tmp_path / "program.py", tmp_path / "overlap.json"

@@ -210,6 +210,7 @@ def test_plots_of_programs(tmp_path):
     pyplot.close(figure)
 
 
+@pytest.mark.slow
 @with_mpirun
 def test_host_time_of_calls(tmp_path):
     done = mpirun(2, "-m", "pgas.perftests.host_overhead", "-n", "1", "-b", "1", "--json", tmp_path / "host.json")
@@ -223,6 +224,7 @@ def test_host_time_of_calls(tmp_path):
     assert all(us > 0 for us in result["rows"].values())
 
 
+@pytest.mark.slow
 @with_mpirun
 def test_numbers_of_blocks(tmp_path):
     """Every collective with each number of blocks; the last line is a valid PGAS_HOST_BLOCKS."""
@@ -429,10 +431,10 @@ def test_rows_of_a_near_pe_and_of_a_far_one(test, tmp_path):
     ("test", "argv", "sizes"),
     [
         (shmem_put_bw, ["-b", "4", "-e", "20K", "-f", "5"], [4, 20, 100, 500, 2500, 12500]),
-        (shmem_put_bw, ["-b", "7", "-e", "4K", "-f", "32", "-s", "warp", "--bidir"], [7, 224]),
+        also(shmem_put_bw, ["-b", "7", "-e", "4K", "-f", "32", "-s", "warp", "--bidir"], [7, 224]),
         also(shmem_put_bw, ["-e", "4K", "-f", "32", "-s", "thread"], [4, 128, 4096]),
         (shmem_put_bw, ["-b", "64K", "-e", "64K", "-s", "warp", "--smem"], [1 << 16]),
-        (shmem_p_bw, ["-e", "1K", "-f", "7", "-i", "3", "-d", "double"], [4, 28, 196]),
+        also(shmem_p_bw, ["-e", "1K", "-f", "7", "-i", "3", "-d", "double"], [4, 28, 196]),
         also(shmem_p_bw, ["-e", "1K", "-f", "32", "--bidir"], [4, 128]),
     ],
 )
