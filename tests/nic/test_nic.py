@@ -211,12 +211,12 @@ from pgas.job import runtime
 from pgas.kernels import window
 from pgas.kernels.compiler import ptx
 
-registers, rings, store = set(), [], ptx.st_release_sys_u64
+registers, rings, store = set(), [], ptx.st_relaxed_sys_u64
 def counted(at, value):
     if at in registers:
         rings.append(at)
     store(at, value)
-ptx.st_release_sys_u64 = counted  # the card sees the last of several rings only
+ptx.st_relaxed_sys_u64 = counted  # the card sees the last of several rings only
 window.SHARERS["sm"] = lambda: ptx.block_rank() // 2  # the simulator has one multiprocessor
 pgas.init()
 

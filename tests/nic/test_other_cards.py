@@ -218,8 +218,8 @@ def test_a_process_has_kernels_for_one_order_of_bytes(monkeypatch):
     posting.freeze(monkeypatch, CONSTANTS["ibgda"])
     for _ in range(2):  # two jobs
         window.freeze(CONSTANTS["ibgda"])
-        window.learn(big_endian=True)
+        window.learn(big_endian=True, rung_by_cpu=False)
         assert window.constants().big_endian
     window.freeze(CONSTANTS["ibgda"])
     with pytest.raises(PgasError, match=r"big_endian was True, now False.*start a new process"):
-        window.learn(big_endian=False)
+        window.learn(big_endian=False, rung_by_cpu=False)
