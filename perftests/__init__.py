@@ -10,11 +10,12 @@
 * ``pair``      runs the rows of a test on two PEs;
 * ``bulk``      kernels that call put or get;  ``atomics``  kernels of atomics;
 * ``team``      runs the rows of a test of collectives, on any number of PEs;  ``collectives``  the data of such a row;
-* ``peers``     collectives of NCCL and of PyTorch's symmetric memory in a job of pgas;
+* ``peers``     collectives of NCCL and of PyTorch's symmetric memory in a job of pgas;  ``nccl_exchange``  ``ep`` over NCCL;
 * ``report``    tables and JSON;  ``jobs``  runs commands, MPS, and mpirun.
 
 ``ping_pong`` has the round trips, ``coll_latency`` and ``coll_on_stream`` the collectives called in kernels and on the host. ``jacobi`` is
-NVIDIA's Jacobi solver, by its flags. ``overlap`` measures communication that overlaps with a library's matrix products. ``host_overhead``
-measures what calls cost the host. ``plot`` draws pictures from a test's JSON. ``compare`` shows results next to those of NVSHMEM, NCCL, and
-symmetric memory; ``coll_compare`` measures collectives for it. ``programs`` runs random programs and compares the results with an oracle.
+NVIDIA's Jacobi solver, by its flags. ``overlap`` measures communication that overlaps with a library's matrix products, ``ep`` the kernels
+of the gallery's expert-parallel dispatch and combine. ``host_overhead`` measures what calls cost the host. ``plot`` draws pictures from a
+test's JSON. ``compare`` shows results next to those of NVSHMEM, NCCL, and symmetric memory; ``coll_compare`` measures collectives for it.
+``programs`` runs random programs and compares the results with an oracle.
 """

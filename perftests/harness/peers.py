@@ -5,12 +5,14 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import pgas
 from pgas.perftests.harness.collectives import COLLECTIVES
 
-__all__ = ["Peers", "device_of_torch", "nccl_group"]
+__all__ = ["Peers", "attempted", "device_of_torch", "graph_seconds", "nccl_group", "torch_with_nccl"]
+
+T = TypeVar("T")
 
 
 def device_of_torch() -> Any:
@@ -58,6 +60,48 @@ def nccl_group(job: Any, empty: Callable[..., Any]) -> tuple[Any, str]:
     return (None, why) if why else (distributed, "")
 
 
+def torch_with_nccl(job: Any) -> tuple[Any, Any, Any, str]:
+    """Return PyTorch, this PE's device, and torch.distributed with a group of all PEs over NCCL; or None and the reason. Collective."""
+    why = _any("" if pgas.SIMULATOR or importlib.util.find_spec("torch") else "PyTorch is not installed")
+    if why:
+        return None, None, None, why
+    torch: Any = None
+    device: Any = None
+    if not pgas.SIMULATOR:
+        torch, device = importlib.import_module("torch"), device_of_torch()
+    group, why = nccl_group(job, lambda *shape: torch.empty(shape, device=device))
+    return torch, device, group, why
+
+
+def attempted(call: Callable[[], T]) -> tuple[T | None, str]:
+    """Return what a call returns, and why it failed on some PE, or an empty string. Collective."""
+    result, why = None, ""
+    try:
+        result = call()
+    except Exception as error:  # of any class: the rest is measured without it
+        why = _first_line(error)
+    return result, _any(why)
+
+
+def graph_seconds(torch: Any, stream: Any, call: Callable[[], Any], iters: int) -> float:
+    """Return the seconds of a call in a graph of ``iters`` calls, which is launched twice, first to warm up. Collective."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        for _ in range(iters):
+            call()
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            torch.cuda.synchronize()
+            pgas.barrier_all()
+            pgas.sync_all(stream=stream)
+            start.record()
+            graph.replay()
+            stop.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(stop)) / 1e3 / iters
+
+
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
@@ -78,15 +122,7 @@ class Peers:
     def __init__(self, job: Any) -> None:
         """Make a process group."""
         self._job, self.version = job, ""
-        self._group: Any = None
-        why = _any("" if pgas.SIMULATOR or importlib.util.find_spec("torch") else "PyTorch is not installed")
-        if not why:
-            empty: Any = None
-            if not pgas.SIMULATOR:
-                self._torch = importlib.import_module("torch")
-                self._device = device_of_torch()
-                empty = lambda *shape: self._torch.empty(shape, device=self._device)  # noqa: E731
-            self._group, why = nccl_group(job, empty)
+        self._torch, self._device, self._group, why = torch_with_nccl(job)
         self.missing = dict.fromkeys(("NCCL", "symmetric memory"), why) if why else {}
         if self._group is not None:
             self._stream = self._torch.cuda.Stream()
@@ -103,17 +139,10 @@ class Peers:
         for library, function in (("NCCL", ""), ("symmetric memory", "one_shot_all_reduce"), ("symmetric memory", "two_shot_all_reduce_")):
             if library in self.missing:
                 continue
-            seconds, why = 0.0, ""
-            try:
-                prepared = self._nccl(name, size) if library == "NCCL" else self._symmetric(name, size, function)
-                if prepared is None:
-                    continue
-                seconds = self._seconds(*prepared, iters)
-            except Exception as error:  # of any class: the rest is measured without this library
-                why = _first_line(error)
-            if why := _any(why):
+            seconds, why = attempted(lambda: self._checked(name, size, library, function, iters))  # noqa: B023
+            if why:
                 self.missing[library] = f"{name} of {size} B: {why}"
-            else:
+            elif seconds is not None:
                 yield library, function or name, max(pgas.allgather_object(seconds))
 
     def close(self) -> None:
@@ -151,13 +180,16 @@ class Peers:
         reduce = getattr(self._torch.ops.symm_mem, function)
         return lambda: reduce(source, "sum", group.group_name), source, [n * (n + 1) // 2]
 
-    def _seconds(self, call: Callable[[], Any], source: Any, expected: list[int], iters: int) -> float:
-        """Return the seconds of a call in a graph, which is launched twice, after a call whose result is checked."""
-        torch, stream = self._torch, self._stream
+    def _checked(self, name: str, size: int, library: str, function: str, iters: int) -> float | None:
+        """Return the seconds of a call in a graph, after a call whose result is checked; None if the library has no such call."""
+        prepared = self._nccl(name, size) if library == "NCCL" else self._symmetric(name, size, function)
+        if prepared is None:
+            return None
+        (call, source, expected), torch = prepared, self._torch
         source.fill_(self._job.my_pe + 1)
         torch.cuda.synchronize()
         pgas.barrier_all()
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(self._stream):
             result = call()
         torch.cuda.synchronize()
         for part, value in zip(result.chunk(len(expected)) if expected else (), expected, strict=True):
@@ -165,18 +197,4 @@ class Peers:
                 raise ValueError(f"a result has other elements than {value}")
         source.zero_()  # so that sums in place stay finite
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            for _ in range(iters):
-                call()
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with torch.cuda.stream(stream):
-            for _ in range(2):  # the first launch warms up
-                torch.cuda.synchronize()
-                pgas.barrier_all()
-                pgas.sync_all(stream=stream)
-                start.record()
-                graph.replay()
-                stop.record()
-        torch.cuda.synchronize()
-        return float(start.elapsed_time(stop)) / 1e3 / iters
+        return graph_seconds(torch, self._stream, call, iters)

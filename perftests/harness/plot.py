@@ -1,7 +1,7 @@
 """Draws results of perf tests (``--json``).
 
     python -m pgas.perftests.plot a.json b.json -o bandwidth.png    # over message size
-    python -m pgas.perftests.plot overlap.json -o overlap.png       # bars; also of expert-parallel programs (test "ep")
+    python -m pgas.perftests.plot overlap.json -o overlap.png       # bars; also of ep.json
     python -m pgas.perftests.plot jacobi.json -o jacobi.png         # time over GPUs
 
 Rows that were not validated are omitted. Pictures need matplotlib: pip install 'pgas[plot]'.
@@ -249,12 +249,18 @@ def _overlap(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> _Pict
 
 
 def _ep(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> _Picture:
-    """Rows: step (dispatch, combine), library, us, and case, which is the title of a panel."""
-    panels = [
-        Bars([Bar(row["step"], row["us"] * 1e-6, row["library"]) for row in rows if row["case"] == case], "time", "s", case)
-        for case in _patterns(rows, "case")
-    ]
-    return "Expert-parallel dispatch and combine", run["transport"], panels
+    """Rows of ep: a panel per number of tokens and dtype; a bar per step and library, pgas with its number of blocks."""
+
+    def bars(of: Sequence[Mapping[str, Any]]) -> list[Bar]:
+        steps = [(step, row[f"{step}_us"], row) for step in ("dispatch", "combine") for row in of]
+        return [Bar(step, us * 1e-6, row["library"] + (f", {row['sms']} blocks" if row["sms"] else "")) for step, us, row in steps]
+
+    cases: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        cases.setdefault(f"{row['tokens']:,} tokens per PE, {row['dtype']}", []).append(row)
+    panels = [Bars(bars(of), "time", "s", case) for case, of in cases.items()]
+    sizes = "{hidden:,} elements, top {top_k} of {experts} experts, {threads} threads per block".format(**run["args"])
+    return "Expert-parallel dispatch and combine", f"{run['transport']}; {sizes}", panels
 
 
 def _patterns(rows: Sequence[Mapping[str, Any]], key: str) -> list[str]:

@@ -22,8 +22,13 @@ ARGUMENTS = {
     "histogram": ("--bins 3 --blocks 3",),
     "bfs": ("--degree 1", "--degree 5 --vertices 9 --blocks 3"),
     "matmul": ("--tile 2 --senders 2", "--rows 6 --tile 3 --columns 5 --blocks 2"),
+    "ep": (
+        "--tokens 19 --fewer 5 --top_k 5 --hidden 136 --blocks 3",
+        "--tokens 37 --blocks 1 --threads 32 --hidden 128 --top_k 1",
+        "--tokens 0",
+        "--tokens 3 --used 3 --top_k 4 --blocks 4",
+    ),
     "moe": ("--top_k 1", "--tokens 11 --experts 3 --top_k 3 --blocks 3 --hidden 5"),
-    "ep": ("--tokens 1 --blocks 3 --top_k 1", "--fp8 --hidden 256 --tokens 23 --experts 5 --turns 3"),
     "pytorch": ("--times 4", "--tokens 5 --inner 3 --hidden 37 --blocks 3"),
 }
 

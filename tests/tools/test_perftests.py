@@ -175,18 +175,22 @@ def test_plot_of_two_runs(tmp_path):
     assert picture.stat().st_size > 10_000
 
 
-#: Rows of expert-parallel programs.
-EP = [
-    {"case": "bfloat16", "step": step, "library": library, "us": us}
-    for step, library, us in (("dispatch", "NCCL", 61.2), ("dispatch", "pgas", 31.0), ("combine", "NCCL", 84.0), ("combine", "pgas", 1.7))
-]
+#: A run of ep.
+EP = {
+    "test": "ep", "machine": "box", "gpu": None, "transport": "p2p", "npes": 4,
+    "args": {"hidden": 7168, "top_k": 8, "experts": 256, "threads": 512},
+    "rows": [
+        {"tokens": 128, "dtype": "bf16", "library": library, "sms": sms, "dispatch_us": dispatch, "combine_us": combine, "validated": True}
+        for library, sms, dispatch, combine in (("pgas", 32, 32.7, 66.1), ("pgas", 64, 28.1, 1.7), ("NCCL, splits known", None, 64.3, 92.7))
+    ],
+}  # fmt: skip
 
 
 def test_plots_of_programs(tmp_path):
     """Bars of a step touch, and no two numbers of their axis do. Times over GPUs are on logarithmic axes."""
     pyplot = pytest.importorskip("matplotlib.pyplot")
     runs = [json.loads(path.read_text()) for name in ("jacobi-16384-4x", "overlap-") for path in jobs.BASELINES.glob(f"{name}*H100*.json")]
-    runs.append({"test": "ep", "machine": "box", "gpu": None, "transport": "p2p", "npes": 4, "rows": EP})
+    runs.append(EP)
     for i, run in enumerate(runs):
         (tmp_path / f"{i}.json").write_text(json.dumps(run))
         assert plot.main([str(tmp_path / f"{i}.json"), "-o", str(tmp_path / f"{i}.png")]) == 0
@@ -198,6 +202,12 @@ def test_plots_of_programs(tmp_path):
         ("communication", "NCCL"),
         ("communication", "pgas"),
         ("communication, in chunks", "pgas"),
+    ]
+    _, _, (experts,) = plot._ep(EP, EP["rows"])
+    assert [bar[::2] for bar in experts.bars[1:4]] == [
+        ("dispatch", "pgas, 64 blocks"),
+        ("dispatch", "NCCL, splits known"),
+        ("combine", "pgas, 32 blocks"),
     ]
     figure, axes = pyplot.subplots(figsize=(5, 5))
     plot._draw_bars(axes, bars)

@@ -14,7 +14,7 @@ from pgas import __main__ as commands
 from pgas import run
 from pgas.base import config
 from pgas.base.text import host, integer, printable, real
-from pgas.perftests import coll_latency, coll_on_stream, compare, jacobi, overlap, shmem_atomic_bw, shmem_put_bw, shmem_put_latency
+from pgas.perftests import coll_latency, coll_on_stream, compare, ep, jacobi, overlap, shmem_atomic_bw, shmem_put_bw, shmem_put_latency
 from pgas.perftests.harness import plot
 from pgas.perftests.programs import __main__ as programs
 
@@ -26,8 +26,8 @@ RUBBISH = [
 ]  # fmt: skip
 
 PERFTESTS = (
-    check_gpu, coll_latency, coll_on_stream, compare, compile_time, figures, jacobi, overlap, sass, shmem_atomic_bw, shmem_put_bw,
-    shmem_put_latency,
+    check_gpu, coll_latency, coll_on_stream, compare, compile_time, ep, figures, jacobi, overlap, sass, shmem_atomic_bw,
+    shmem_put_bw, shmem_put_latency,
 )  # fmt: skip
 
 #: The commands, and arguments with which they are complete.
@@ -49,6 +49,7 @@ FLAGS = {
     "coll_latency": ["-b", "-e", "-f", "-n", "-w", "-c", "-t", "-d", "-o", "-s", "--transport", "--seed"],
     "coll_on_stream": ["-b", "-e", "-f", "-n", "-w", "--transport", "--seed"],
     "compare": [""],
+    "ep": ["--tokens", "--hidden", "--top-k", "--experts", "--blocks", "--threads", "--dtype", "--iters", "--seed", "--transport"],
     "jacobi": ["-nx", "-ny", "-niter", "-nccheck", "-blocks", "--transport"],
     "overlap": ["--m", "--n", "--k", "--chunks", "--blocks", "--iters", "--warmup_iters", "--transport"],
     "plot": [""],
