@@ -3,8 +3,8 @@
 As in that module, wqe_idx is the running index of the WQE's first WQEBB; its low 16 bits are sent. All return ds octowords.
 """
 
-from pgas.transports.mlx5 import wqe
 from pgas.transports.mlx5.fields import fill
+from pgas.transports.mlx5.wqe import *  # noqa: F403 because callers use the names of both modules
 from pgas.transports.mlx5.wqe import (
     DATA,
     DS_DUMP,
@@ -27,8 +27,6 @@ from pgas.transports.mlx5.wqe import (
     ds_inline,
 )  # fmt: skip
 
-globals().update({name: value for name, value in vars(wqe).items() if not name.startswith("__")})
-
 
 def nop(wqe_idx: int, qpn: int, *, fm_ce_se: int = 0) -> bytes:
     """Build a NOP, whose CQE completes a longer WQE before it."""
@@ -45,13 +43,17 @@ def wait(wqe_idx: int, qpn: int, cqn: int, max_index: int, *, fm_ce_se: int = 0)
     return _ctrl(Opcode.WAIT, wqe_idx, qpn, DS_WAIT, fm_ce_se) + fill(WAIT, {"max_index": max_index, "qpn_or_cqn": cqn})
 
 
+def _inline(head: bytes, payload: bytes, ds: int) -> bytes:
+    """Return a WQE of ds octowords that begins with head and carries its payload."""
+    return (head + fill(INLINE, {"inline_seg": 1, "byte_count": len(payload)}) + payload).ljust(ds * OCTOWORD, b"\0")
+
+
 def write_inline(wqe_idx: int, qpn: int, raddr: int, rkey: int, payload: bytes, *, fm_ce_se: int = 0) -> bytes:
     """Build an RDMA_WRITE that carries its payload, so that the NIC reads only the WQE."""
     if not 1 <= len(payload) <= INLINE_MAX:
         raise ValueError(f"payload must have 1 to {INLINE_MAX} bytes to be sent inline, not {len(payload)}")
     ds = ds_inline(len(payload))
-    head = _ctrl(Opcode.RDMA_WRITE, wqe_idx, qpn, ds, fm_ce_se) + fill(RADDR, {"raddr": raddr, "rkey": rkey})
-    return (head + fill(INLINE, {"inline_seg": 1, "byte_count": len(payload)}) + payload).ljust(ds * OCTOWORD, b"\0")
+    return _inline(_ctrl(Opcode.RDMA_WRITE, wqe_idx, qpn, ds, fm_ce_se) + fill(RADDR, {"raddr": raddr, "rkey": rkey}), payload, ds)
 
 
 def send(wqe_idx: int, qpn: int, addr: int, lkey: int, nbytes: int, *, fm_ce_se: int = 0, imm: int | None = None) -> bytes:
@@ -65,8 +67,7 @@ def send_inline(wqe_idx: int, qpn: int, payload: bytes, *, fm_ce_se: int = 0, im
     """Build a SEND that carries its payload, SEND_IMM with imm."""
     ds = -(-(WQE_SEND_DATA + INLINE_HEADER + len(payload)) // OCTOWORD)
     opcode = Opcode.SEND if imm is None else Opcode.SEND_IMM
-    head = _ctrl(opcode, wqe_idx, qpn, ds, fm_ce_se, imm=imm or 0)
-    return (head + fill(INLINE, {"inline_seg": 1, "byte_count": len(payload)}) + payload).ljust(ds * OCTOWORD, b"\0")
+    return _inline(_ctrl(opcode, wqe_idx, qpn, ds, fm_ce_se, imm=imm or 0), payload, ds)
 
 
 def receive(*segments: tuple[int, int, int], stride: int = OCTOWORD) -> bytes:
