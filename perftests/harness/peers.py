@@ -36,27 +36,28 @@ def nccl_group(job: Any, empty: Callable[..., Any]) -> tuple[Any, str]:
     if len({(pe.node, pe.gpu) for pe in job.pes}) < job.n_pes:
         return None, "it does not let PEs share a GPU"
     distributed: Any = importlib.import_module("torch.distributed")
-    why = "" if distributed.is_available() and distributed.is_nccl_available() else "this PyTorch was built without it"
-    store, port, limit = None, 0, datetime.timedelta(seconds=60)
-    host = "127.0.0.1" if len({pe.node for pe in job.pes}) == 1 else pgas.broadcast_object(os.uname().nodename)
-    if not why and job.my_pe == 0:
-        try:
-            store = distributed.TCPStore(host, 0, job.n_pes, is_master=True, timeout=limit, wait_for_workers=False)
-            port = store.port
-        except Exception as error:  # of any class: the rest is measured without NCCL
-            why = _first_line(error)
-    port, why = pgas.broadcast_object(port), _any(why)
+    why = _any("" if distributed.is_available() and distributed.is_nccl_available() else "this PyTorch was built without it")
     if why:
         return None, why
-    try:
-        store = store or distributed.TCPStore(host, port, job.n_pes, is_master=False, timeout=limit, wait_for_workers=False)
-        distributed.init_process_group("nccl", store=store, rank=job.my_pe, world_size=job.n_pes, timeout=limit)
-        gathered = empty(job.n_pes, 8)
-        distributed.all_gather_into_tensor(gathered, empty(1, 8))  # makes the connections
+    limit = datetime.timedelta(seconds=60)
+    host = "127.0.0.1" if len({pe.node for pe in job.pes}) == 1 else pgas.broadcast_object(os.uname().nodename)
+
+    def store(port: int, *, master: bool) -> Any:
+        return distributed.TCPStore(host, port, job.n_pes, is_master=master, timeout=limit, wait_for_workers=False)
+
+    first, why = attempted(lambda: store(0, master=True) if job.my_pe == 0 else None)
+    if why:
+        return None, why
+    port = pgas.broadcast_object(first and first.port)
+
+    def join() -> None:
+        distributed.init_process_group(
+            "nccl", store=first or store(port, master=False), rank=job.my_pe, world_size=job.n_pes, timeout=limit
+        )
+        distributed.all_gather_into_tensor(empty(job.n_pes, 8), empty(1, 8))  # makes the connections
         pgas.synchronize()
-    except Exception as error:
-        why = _first_line(error)
-    why = _any(why)
+
+    _, why = attempted(join)
     return (None, why) if why else (distributed, "")
 
 
@@ -79,7 +80,7 @@ def attempted(call: Callable[[], T]) -> tuple[T | None, str]:
     try:
         result = call()
     except Exception as error:  # of any class: the rest is measured without it
-        why = _first_line(error)
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
     return result, _any(why)
 
 
@@ -100,10 +101,6 @@ def graph_seconds(torch: Any, stream: Any, call: Callable[[], Any], iters: int) 
             stop.record()
     torch.cuda.synchronize()
     return float(start.elapsed_time(stop)) / 1e3 / iters
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _any(why: str) -> str:
