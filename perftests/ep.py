@@ -119,10 +119,12 @@ class _Sent:
         #: Whether a token (axis 0) goes to a PE (axis 1).
         self.goes = np.stack([(homes == each).any(axis=1) for each in range(pgas.n_pes())], axis=1)
         self.weights = random.integers(0, 1 << 31, self.ids.shape, np.int32)
-        self.words = random.integers(0, 1 << 32, (tokens, shape.at), np.uint32).view(np.int32)
+        words = random.integers(0, 1 << 32, (tokens, shape.at), np.uint32).view(np.int32)
         number = np.arange(tokens, dtype=np.int32)[:, None]
         #: Rows as they should arrive: words, number, ids, and weights.
-        self.rows = np.concatenate([self.words, number, self.ids, self.weights], axis=1)
+        self.rows = np.concatenate([words, number, self.ids, self.weights], axis=1)
+        #: Rows before dispatch, with room for the rest.
+        self.padded = np.pad(words, ((0, 0), (0, shape.width - shape.at)))
 
 
 class _Exchange:
@@ -132,7 +134,7 @@ class _Exchange:
         me, n, tokens, words, blocks = pgas.my_pe(), pgas.n_pes(), shape.tokens, shape.hidden // 4, shape.blocks
         self.shape, self.mine = shape, _Sent(shape, me)
         zeros: Callable[..., Any] = lambda dtype, *sizes: keep(pgas.zeros(sizes, dtype))  # noqa: E731
-        send = keep(pgas.array(np.pad(self.mine.words, ((0, 0), (0, shape.width - shape.at)))))
+        send = keep(pgas.array(self.mine.padded))
         y = keep(pgas.array(np.stack([shape.results(me, source).view(np.int64) for source in range(n)])))
         self.recv, self.ends = zeros(np.int32, n, tokens, shape.width), zeros(np.int32, n, blocks)
         self.back, self.out = zeros(np.int64, n, tokens, words), zeros(np.int64, tokens, words)
@@ -240,9 +242,8 @@ def _measured(shape: _Shape, iters: int) -> tuple[list[float], str | None]:
 def _measured_nccl(nccl: tuple[Any, Any, Any], shape: _Shape, iters: int) -> tuple[dict[str, list[float]], str | None]:
     """Return what _measured() does, of NCCL with splits known and with counts; collective."""
     me, sent = pgas.my_pe(), [_Sent(shape, pe) for pe in range(pgas.n_pes())]
-    padded = [np.pad(each.words, ((0, 0), (0, shape.width - shape.at))) for each in sent]
-    exchange = NcclExchange(*nccl, padded[me], sent[me].goes, shape.hidden)
-    fault = exchange.fault(np.concatenate([rows[each.goes[:, me]] for each, rows in zip(sent, padded, strict=True)]))
+    exchange = NcclExchange(*nccl, sent[me].padded, sent[me].goes, shape.hidden)
+    fault = exchange.fault(np.concatenate([each.padded[each.goes[:, me]] for each in sent]))
     return exchange.seconds(iters), fault
 
 

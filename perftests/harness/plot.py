@@ -243,7 +243,7 @@ def _overlap(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> _Pict
                 name, library = name.replace(f", {each} ", ", in ").removesuffix(f", {each}"), each
         return Bar(name, row["us"] * 1e-6, "pgas" if name.startswith("overlapped") else library)
 
-    panels = [Bars([bar(row) for row in rows if row["pattern"] == title], "time", "s", title) for title in _patterns(rows, "pattern")]
+    panels = [Bars([bar(row) for row in rows if row["pattern"] == title], "time", "s", title) for title in _distinct(rows, "pattern")]
     details = "M {m}, N {n}, K {k}, bfloat16, {chunks} chunks, {blocks} blocks send tiles".format(**run["args"])
     return "Communication and a library's matrix products", f"{run['transport']}, products by {run['products']}; {details}", panels
 
@@ -263,13 +263,13 @@ def _ep(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> _Picture:
     return "Expert-parallel dispatch and combine", f"{run['transport']}; {sizes}", panels
 
 
-def _patterns(rows: Sequence[Mapping[str, Any]], key: str) -> list[str]:
+def _distinct(rows: Sequence[Mapping[str, Any]], key: str) -> list[str]:
     return list(dict.fromkeys(row[key] for row in rows))
 
 
 def _jacobi(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> _Picture:
     """Rows: version, pes, and time_ms. The version "floor" is dashed."""
-    versions = _patterns(rows, "version")
+    versions = _distinct(rows, "version")
     points = {name: sorted((row["pes"], row["time_ms"] * 1e-3) for row in rows if row["version"] == name) for name in versions}
     curves = [Curve(name, points[name], -1 if name == "floor" else i, hollow=name == "floor") for i, name in enumerate(versions)]
     mesh = "mesh of {nx:,} x {ny:,} float32, {iterations:,} steps, norm every {nccheck} steps".format(**rows[0])
@@ -307,13 +307,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if (why := lacking()) is not None:
         parser.error(why)
-    runs = [read(name, ("test", "rows", "machine", "gpu"), parser) for name in arguments.files]
+    runs = [read(name, ("test", "rows", "args", "machine", "gpu"), parser) for name in arguments.files]
     if any(run["test"] in _OTHERS for run in runs):
         if len(runs) > 1:
             parser.error("a picture of " + ", ".join(_OTHERS) + " shows one file")
         draw(runs, arguments.output)
         return 0
-    runs = [read(name, ("test", "rows", "args"), parser) for name in arguments.files]
     for name, run in zip(arguments.files, runs, strict=True):
         if _measures(run) != _measures(runs[0]):
             parser.error(f"{name} measures {_measures(run)}, the first file {_measures(runs[0])}: they cannot share a picture")
