@@ -19,7 +19,7 @@ def main(transport, folder):
         for name, text in programs(page, "@pgas.jit").items():
             path = Path(folder, name)
             path.write_text(text, encoding="utf-8")
-            missing = set(re.findall(r"^@pgas\.jit.*\ndef (\w+)", text, re.MULTILINE))
+            missing = set(re.findall(r"^@pgas\.jit(?!.*device=True).*\ndef (\w+)", text, re.MULTILINE))
             for command in commands(page):
                 if command.arguments[0] == name and missing:
                     found = kernels.launched(str(path), list(command.arguments[1:]))
