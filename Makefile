@@ -27,7 +27,7 @@ PYTEST := python -m pytest -q
 REPORT := build/conformance.json
 PYTEST_SUITE := $(PYTEST) --conformance-report $(REPORT)
 SUITE := $(PYTEST_SUITE) tests/conformance
-# Conformance chapters for three PEs over a NIC (the left and right neighbours differ), for four PEs over p2p, and under weak memory.
+# Conformance chapters for three PEs over a NIC (the left and right neighbors differ), for four PEs over p2p, and under weak memory.
 chapters = $(patsubst %,tests/conformance/test_%.py,$(1))
 OF_TEAMS := $(call chapters,teams collectives wrong_collectives)
 OF_3 := $(call chapters,senders signals atomics locks atomic_programs litmus order wait) $(OF_TEAMS)

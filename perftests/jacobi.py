@@ -205,9 +205,9 @@ class _Stepwise:
     def __init__(self, mesh: _Mesh, kernel: Any) -> None:
         self._mesh, self._alone, self._stream, self._copies = mesh, mesh.up < 0, cuda.stream(), cuda.stream()
         grid = -(-(mesh.a.shape[1] - 1) // _THREADS), -(-mesh.rows // _STRIP)
-        configured, neighbours = kernel[grid, _THREADS, self._stream], (mesh.up, mesh.up_halo, mesh.down)
+        configured, neighbors = kernel[grid, _THREADS, self._stream], (mesh.up, mesh.up_halo, mesh.down)
         self._launch = {
-            (slot, check): configured.bind(*((mesh.b, mesh.a), (mesh.a, mesh.b))[slot], mesh.rows, mesh.norms, slot, check, *neighbours)
+            (slot, check): configured.bind(*((mesh.b, mesh.a), (mesh.a, mesh.b))[slot], mesh.rows, mesh.norms, slot, check, *neighbors)
             for slot in (0, 1)
             for check in (False, True)
         }
@@ -253,8 +253,8 @@ class _Persistent:
         m = self._mesh
         m.signal.copy_to_device(np.zeros(2, np.uint64))
         pgas.barrier_all()
-        neighbours = m.up, m.up_halo, m.down
-        arguments = (m.a, m.b, m.rows, m.norms, m.totals, m.signal, *neighbours, steps, nccheck, _TOLERANCE, m.taken)
+        neighbors = m.up, m.up_halo, m.down
+        arguments = (m.a, m.b, m.rows, m.norms, m.totals, m.signal, *neighbors, steps, nccheck, _TOLERANCE, m.taken)
         pgas.launch(_persistent, *self._grid, arguments)
         pgas.synchronize()
         return int(m.taken.copy_to_host()[0])

@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 
 # Tests read whole lines of the output of programs. With PYTHONUNBUFFERED print() writes a line and its end separately, and mpirun mixes the
-# parts of several PEs. The other variables set the width and colours of a terminal.
+# parts of several PEs. The other variables set the width and colors of a terminal.
 for name in ("PYTHONUNBUFFERED", "COLUMNS", "LINES", "FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE"):
     os.environ.pop(name, None)
 
@@ -58,6 +58,6 @@ def pytest_collection_modifyitems(config, items):
         number, parts = (int(word) for word in part.split("/")) if re.fullmatch("[0-9]+/[0-9]+", part) else (0, 0)
         if not 1 <= number <= parts:
             raise pytest.UsageError(f"--part {part}: I/N is expected, I from 1 to N")
-        kept = items[number - 1 :: parts]  # neighbours, often one test with several types, take equally long
+        kept = items[number - 1 :: parts]  # neighbors, often one test with several types, take equally long
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept

@@ -1,4 +1,4 @@
-"""The PGAS_* variables: defaults, sizes, bad values that name variable, value and what is allowed, misspelt names."""
+"""The PGAS_* variables: defaults, sizes, bad values that name variable, value and what is allowed, misspelled names."""
 
 import re
 

@@ -196,6 +196,6 @@ class Updated(Transfer):
 
 def _initial(values: Any) -> Any:
     """Return initial elements such that the first compare-and-swap succeeds on two of three, and fails on the third."""
-    spoilt = np.zeros_like(values)
-    spoilt[2::3] = 1
-    return values ^ spoilt
+    spoiled = np.zeros_like(values)
+    spoiled[2::3] = 1
+    return values ^ spoiled

@@ -1,4 +1,4 @@
-"""Shared by the tests: verdicts that all PEs agree on, launches, data, and destinations with guarded neighbours."""
+"""Shared by the tests: verdicts that all PEs agree on, launches, data, and destinations with guarded neighbors."""
 
 import os
 import re
@@ -113,7 +113,7 @@ def name_of(dtype):
     return dtype.name if dtype.names is None else f"record{dtype.itemsize}{'a' if dtype.isalignedstruct else ''}"
 
 
-def neighbours():
+def neighbors():
     """Return this PE, the number of PEs, the PE that it sends to, and the PE that it receives from."""
     me, n = pgas.my_pe(), pgas.n_pes()
     return me, n, (me + 1) % n, (me - 1) % n
@@ -121,7 +121,7 @@ def neighbours():
 
 def counterpart(copy):
     """Return the argument pe of each PE, and the PE whose source arrives in this PE's dest: a shift to the right by one."""
-    _, _, right, left = neighbours()
+    _, _, right, left = neighbors()
     return (right if "put" in copy else left), left
 
 

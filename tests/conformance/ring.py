@@ -1,4 +1,4 @@
-"""A short check that a job works, for tests that start jobs themselves: each PE sends to its right neighbour."""
+"""A short check that a job works, for tests that start jobs themselves: each PE sends to its right neighbor."""
 
 import numpy as np
 import pytest

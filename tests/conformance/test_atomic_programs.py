@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from conformance import library as pgas
-from conformance.checks import checklist, equal, launch_together, needs, neighbours
+from conformance.checks import checklist, equal, launch_together, needs, neighbors
 
 
 @pgas.jit
@@ -19,7 +19,7 @@ def set_and_fetch(words, found, right, me):
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
 def test_a_fetch_sees_the_set_before_it(heap, dtype):
     """By the same thread, on the same element of another PE."""
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     words, found = heap.zeros(6, dtype), heap.zeros(6, dtype)
     launch_together(set_and_fetch, 1, 1, words, found, right, me)
     equal(found, (100 * me + np.arange(6)).astype(dtype))

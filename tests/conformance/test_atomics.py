@@ -7,7 +7,7 @@ import pytest
 from numba import cuda
 
 from conformance import library as pgas
-from conformance.checks import THROUGH_NIC, WARP, Watched, checklist, equal, name_of, neighbours, payload
+from conformance.checks import THROUGH_NIC, WARP, Watched, checklist, equal, name_of, neighbors, payload
 
 BLOCKS, THREADS = (2, 48) if pgas.SIMULATOR else (4, 128) if THROUGH_NIC else (32, 256)
 REPEATS = 2 if pgas.SIMULATOR else 8
@@ -51,7 +51,7 @@ def fetch_add_by_all(dest, idx, repeats, found, pe):
 
 @pgas.jit
 def add_to_many(dest, pe):
-    """Neighbouring threads add different values to different elements."""
+    """Neighboring threads add different values to different elements."""
     t = cuda.grid(1)
     for i in range(dest.size):
         pgas.atomic_add(dest, (t + i) % dest.size, i % 3, pe)
@@ -81,7 +81,7 @@ def values_of(dtype):
 @checklist("Atomics", "every operation and type")
 @dtypes
 def test_adds_to_the_element_and_to_no_other(heap, dtype):
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     dest = Watched(heap, 9, dtype)
     values = cuda.to_device(values_of(dtype))
     dest.array[4:5].copy_to_device(np.array([1000], dtype))
@@ -93,7 +93,7 @@ def test_adds_to_the_element_and_to_no_other(heap, dtype):
 @checklist("Atomics", "every operation and type")
 @dtypes
 def test_fetch_returns_the_old_value(heap, dtype):
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     dest, found = heap.full(3, 5, dtype), heap.zeros(5, dtype)
     fetch_add_each[1, 1](dest, 1, cuda.to_device(values_of(dtype)), found, right)
     sums = np.concatenate([[5], 5 + np.cumsum(values_of(dtype))]).astype(dtype)
@@ -141,7 +141,7 @@ def test_fetched_values_are_a_permutation(heap, dtype):
 @checklist("Atomics", "every operation and type")
 @integers
 def test_integers_wrap(heap, dtype):
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     limits = np.iinfo(dtype)
     dest, found = heap.full(2, limits.max, dtype), heap.zeros(2, dtype)
     fetch_add_each[1, 1](dest, 0, cuda.to_device(np.array([1, 2], dtype)), found, right)
@@ -158,7 +158,7 @@ def add_minus_one(dest, pe):
 @dtypes
 def test_minus_one_of_every_dtype(heap, dtype):
     """A signed number wraps in an unsigned element, as in an assignment."""
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     dest = heap.full(2, 5, dtype)
     add_minus_one[1, 1](dest, right)
     add_minus_one[1, 1](dest, right)
@@ -168,7 +168,7 @@ def test_minus_one_of_every_dtype(heap, dtype):
 @checklist("Atomics", "floats add up")
 @pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
 def test_floats_are_rounded_to_the_nearest(heap, dtype):
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     values = np.array([0.1, 1e-3, 1e7, -1e7, 3.3], dtype)
     dest, found = heap.zeros(1, dtype), heap.zeros(values.size, dtype)
     fetch_add_each[1, 1](dest, 0, cuda.to_device(values), found, right)
@@ -182,7 +182,7 @@ def test_floats_are_rounded_to_the_nearest(heap, dtype):
 @dtypes
 def test_many_elements(heap, dtype):
     """Threads add to different elements at the same time; every element gets exactly its share."""
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     nelems = 12
     dest = heap.zeros(nelems, dtype)
     add_to_many[2, WARP](dest, right)
@@ -207,7 +207,7 @@ def test_divergent_threads(heap):
 @checklist("Atomics", "every operation and type")
 @dtypes
 def test_two_dimensions(heap, dtype):
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     dest, found = Watched(heap, (3, 4), dtype), heap.zeros(5, dtype)
     dest.array[2].copy_to_device(np.zeros(4, dtype))
     pgas.barrier_all()
@@ -248,9 +248,9 @@ def add_beside_puts(dest, source, repeats, pe):
             pgas.p(dest, 2 * (t - WARP) + 1, source[t - WARP], pe)
 
 
-@checklist("Atomics", "neighbouring words are untouched")
+@checklist("Atomics", "neighboring words are untouched")
 def test_half_words_beside_each_other(heap):
-    _, _, right, left = neighbours()
+    _, _, right, left = neighbors()
     dest, source = heap.zeros(2 * WARP, np.int32), heap.array(payload(WARP, np.int32, pgas.my_pe()))
     add_beside_puts[1, 2 * WARP](dest, source, 3, right)
     expected = np.zeros(2 * WARP, np.int32)
@@ -370,8 +370,8 @@ def steps_of(name, dtype):
 @checklist("Atomics", "every operation and type")
 @pytest.mark.parametrize(("name", "dtype"), CASES, ids=lambda v: v if isinstance(v, str) else v.name)
 def test_operation(heap, name, dtype):
-    """By one thread after another, on one element; its neighbours stay unchanged."""
-    _, _, right, _ = neighbours()
+    """By one thread after another, on one element; its neighbors stay unchanged."""
+    _, _, right, _ = neighbors()
     kernel, (step, old) = KERNELS.get(name) or with_values(name), OPERATIONS[name]
     element, values, conds = steps_of(name, dtype)
     dest, found = Watched(heap, 7, dtype), heap.zeros(values.size, dtype)
@@ -402,7 +402,7 @@ def test_halves_are_rounded_after_every_addition(heap, name):
     """The sums need more bits than an element has; the elements beside it stay as they are."""
     if name == "bfloat16":
         pytest.importorskip("ml_dtypes", reason="capability missing: ml_dtypes, without which NumPy has no bfloat16")
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     values, dest = heap.array(np.array([1.0, 0.001, 300.0, 0.7, -20.25]), name), heap.full(3, 5, name)
     found = heap.zeros(5, name)
     add_halves[1, 1](dest, values, found, right)
@@ -418,7 +418,7 @@ def test_halves_are_rounded_after_every_addition(heap, name):
 
 
 @pgas.jit
-def many_on_neighbours(dest, repeats, pe):
+def many_on_neighbors(dest, repeats, pe):
     """Threads of all PEs update the elements of a word, each element in another way."""
     t = cuda.grid(1)
     for i in range(repeats):
@@ -428,14 +428,14 @@ def many_on_neighbours(dest, repeats, pe):
         pgas.atomic_inc(dest, 3, pe)
 
 
-@checklist("Atomics", "contention counts exactly", "neighbouring words are untouched")
+@checklist("Atomics", "contention counts exactly", "neighboring words are untouched")
 @pytest.mark.parametrize("dtype", [np.dtype("int32"), np.dtype("int64"), *NARROW[:1]], ids=name_of)
 def test_contention_for_least_and_greatest(heap, dtype):
     """Also of elements of 16 bits, four of which share 8 bytes."""
     me, n = pgas.my_pe(), pgas.n_pes()
     blocks, threads, each = 2, 24, 2
     dest = heap.zeros(6, dtype)
-    many_on_neighbours[blocks, threads](dest, each, n - 1)
+    many_on_neighbors[blocks, threads](dest, each, n - 1)
     total = blocks * threads * each
     equal(dest, np.array([n * total, total - 1, 1 - total, n * total, 0, 0] if me == n - 1 else [0] * 6, dtype))
 
@@ -456,7 +456,7 @@ def own_bits(words, bits, others, half, last, pe):
 @checklist("Atomics", "bits, each set by one PE")
 @integers
 def test_everybody_has_bits_of_a_word(heap, dtype):
-    """Bitwise operations of a thread change neither the bits of others nor a neighbouring element."""
+    """Bitwise operations of a thread change neither the bits of others nor a neighboring element."""
     me, n = pgas.my_pe(), pgas.n_pes()
     threads, unsigned = 8, np.dtype(f"u{dtype.itemsize}")
     width = 8 * dtype.itemsize // (n * threads)
@@ -543,8 +543,8 @@ def different_halves(dest, repeats, pe):
             pgas.atomic_compare_swap(dest, 1, 1 << 31, 7, pe)
 
 
-@checklist("Atomics", "neighbouring words are untouched")
-def test_a_32_bit_atomic_leaves_its_neighbour_alone(heap):
+@checklist("Atomics", "neighboring words are untouched")
+def test_a_32_bit_atomic_leaves_its_neighbor_alone(heap):
     me, n = pgas.my_pe(), pgas.n_pes()
     dest = heap.zeros(4, np.uint32)
     different_halves[BLOCKS, THREADS](dest, REPEATS, 0)

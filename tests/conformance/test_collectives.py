@@ -840,7 +840,7 @@ def test_floods_to_others(heap, backwards):
 
 @pgas.jit
 def put_and_meet(team, dest, right, left, wrong, rounds):
-    """After one barrier the neighbour's element has arrived; after another it may be overwritten."""
+    """After one barrier the neighbor's element has arrived; after another it may be overwritten."""
     for r in range(1, rounds + 1):
         if cuda.threadIdx.x == 5:
             pgas.p(dest, 0, r, right)

@@ -8,7 +8,7 @@ import pytest
 from numba import cuda
 
 from conformance import library as pgas
-from conformance.checks import Watched, checklist, equal, everywhere, needs_peer, neighbours, payload
+from conformance.checks import Watched, checklist, equal, everywhere, needs_peer, neighbors, payload
 
 MANY = 150 if pgas.SIMULATOR else 20_000
 
@@ -24,7 +24,7 @@ def put_chunk_of_block(dest, source, counter, chunk, pe):
 @checklist("Concurrency", "more CTAs than fit at once")
 def test_more_blocks_than_a_gpu_runs_at_once(heap):
     """Blocks that wait for no other may run one after the other; all their puts arrive."""
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     chunk = 9
     dest, source = Watched(heap, MANY * chunk + 3, np.int16), heap.array(payload(MANY * chunk, np.int16, me))
     counter = heap.zeros(1, np.int64)
@@ -53,7 +53,7 @@ def every_lane_elsewhere(dest, source, counter, right, left):
 
 @checklist("Concurrency", "diverged warps")
 def test_diverged_warps(heap):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     threads = 2 * 48
     dest, source = heap.full(threads, -1, np.int64), heap.array(np.arange(threads) + 1000 * me)
     counter = heap.zeros(7, np.int64)
@@ -100,7 +100,7 @@ def test_a_kernel_waits_for_another_of_its_own_pe(heap):
 @checklist("Concurrency", "a kernel that waits for another PE's")
 def test_kernels_of_two_pes_that_were_launched_apart(heap):
     """One block on each PE, launched independently; each waits for the other's signal."""
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     sig, seen = heap.zeros(1, np.uint64), heap.zeros(1, np.uint64)
     signal_from_here[1, 1](sig, right)
     wait_for_the_other[1, 1](sig, seen)
@@ -116,7 +116,7 @@ def put_and_quiet(dest, source, pe):
 @checklist("Concurrency", "several host threads")
 def test_host_threads_launch_at_the_same_time(heap):
     """Each thread has its own stream and arrays; one makes the collective calls. The simulator refuses a second concurrent kernel."""
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     count, launches = 3, 4
     dests = [Watched(heap, 120, np.int32) for _ in range(count)]
     sources = [heap.array(payload(100, np.int32, 10 * me + i)) for i in range(count)]
@@ -147,7 +147,7 @@ def test_a_new_thread_makes_a_bound_launch(heap):
 
     The thread that bound the launch has ended; Python gives its number to the new one.
     """
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     dest, source = heap.zeros(100, np.int32), heap.array(payload(100, np.int32, me))
     bound, failures, seen = [], [], []
 

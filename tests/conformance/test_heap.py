@@ -22,7 +22,7 @@ from conformance.checks import (
     needs,
     needs_mapped_peers,
     needs_peer,
-    neighbours,
+    neighbors,
     payload,
     refused,
 )
@@ -107,7 +107,7 @@ def test_reuse_after_free(heap):
 
 @checklist("Symmetric heap", "loops of allocations leak nothing")
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2), (1, 2, 0)], ids=str)
-def test_freed_neighbours_become_one_range(heap, order):
+def test_freed_neighbors_become_one_range(heap, order):
     arrays = [heap.empty(1000, np.uint8) for _ in range(3)]
     where = address(arrays[0])
     for i in order:
@@ -131,7 +131,7 @@ def test_arrays_do_not_overlap(heap):
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ranges))
 
 
-@checklist("Symmetric heap", "alignment is honoured")
+@checklist("Symmetric heap", "alignment is honored")
 @pytest.mark.parametrize("alignment", [1, 512, 4096, 1 << 16, 1 << 21, 1 << 22, 1 << 23, 1 << 26])
 def test_alignment(heap, alignment):
     heap.empty(1, np.uint8)
@@ -142,7 +142,7 @@ def test_alignment(heap, alignment):
     assert address(heap.array([1, 2], alignment=alignment)) % alignment == 0
 
 
-@checklist("Symmetric heap", "alignment is honoured")
+@checklist("Symmetric heap", "alignment is honored")
 def test_default_alignment(heap):
     for nbytes in (1, 3, 511, 513):
         assert address(heap.empty(nbytes, np.uint8)) % 512 == 0
@@ -164,8 +164,8 @@ def test_size_zero(heap, shape):
 @checklist("Symmetric heap", "odd sizes and more than 2 GiB")
 @needs_big_heap
 def test_more_than_two_gib(heap):
-    """The left neighbour writes both ends, and nothing beside them."""
-    _, _, right, left = neighbours()
+    """The left neighbor writes both ends, and nothing beside them."""
+    _, _, right, left = neighbors()
     big = heap.empty(BIG, np.uint8)
     assert big.nbytes == BIG
     ends = [big[:96], big[(1 << 31) - 48 : (1 << 31) + 48], big[BIG - 96 :]]
@@ -193,7 +193,7 @@ def put_slice(dest, at, source, pe):
 @checklist("Symmetric heap", "odd sizes and more than 2 GiB")
 @needs_big_heap
 def test_more_than_two_gib_in_rows(heap):
-    _, _, right, left = neighbours()
+    _, _, right, left = neighbors()
     rows = 1 << 16
     big = heap.empty((rows, BIG // rows // 8), np.int64)
     assert big.nbytes > 1 << 31
@@ -237,8 +237,8 @@ def test_zeros_are_zero_in_reused_memory(heap):
 
 @checklist("Symmetric heap", "zeroed memory is zero")
 def test_a_peer_may_put_as_soon_as_allocation_returns(heap):
-    """Without a barrier: the data of a PE that returns first must not be overwritten by its neighbour's initial values."""
-    me, _, right, left = neighbours()
+    """Without a barrier: the data of a PE that returns first must not be overwritten by its neighbor's initial values."""
+    me, _, right, left = neighbors()
     source = heap.array(payload(2000, np.int32, me))
     makers = (lambda: heap.zeros(2000, np.int32), lambda: heap.full(2000, 9, np.int32), lambda: heap.array(np.ones(2000, np.int32)))
     for make in 4 * makers:
@@ -336,7 +336,7 @@ def test_interface_of_another_library(heap):
 @needs_mapped_peers
 def test_ptr_on_the_host(heap):
     """Arrays, rows and slices of every PE can be read and written."""
-    me, n, right, left = neighbours()
+    me, n, right, left = neighbors()
     dest = Watched(heap, (4, 5), np.int32)
     theirs = pgas.ptr(dest.array, right)
     assert (tuple(theirs.shape), theirs.dtype) == ((4, 5), np.dtype("int32"))
@@ -367,7 +367,7 @@ def store_and_load(array, back, value, pe):
 @checklist("Symmetric heap", "ptr: itself, peers, interior")
 @needs_mapped_peers
 def test_ptr_in_kernels(heap):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     array, back = heap.zeros(10, np.float32), heap.zeros(10, np.float32)
     store_and_load[1, 10](array, back, 100.0 * me, right)
     equal(array, np.arange(10, dtype=np.float32) + 100 * left)
@@ -408,7 +408,7 @@ def test_unknown_dtype(heap):
     assert "float33" in raised_by(TypeError, pgas.empty, 3, "float33")
 
 
-@checklist("Symmetric heap", "alignment is honoured")
+@checklist("Symmetric heap", "alignment is honored")
 @pytest.mark.parametrize("alignment", [0, 3, -512, 1000])
 def test_bad_alignment(heap, alignment):
     text = raised_by(ValueError, pgas.empty, 3, alignment=alignment)
@@ -593,7 +593,7 @@ def test_free_of_anything_else(heap):
 @needs_peer
 def test_free_of_a_peers_instance(heap):
     array = heap.zeros(5)
-    theirs = pgas.ptr(array, neighbours()[2])
+    theirs = pgas.ptr(array, neighbors()[2])
     raised_by(ValueError, pgas.free, theirs)
     equal(array, np.zeros(5))
 
@@ -624,9 +624,9 @@ def test_free_of_none(heap):
 def test_ptr_of_a_peer_that_is_not_mapped(heap):
     """ptr() of the peer is None; that of the PE itself is not."""
     array = heap.full(4, 3, np.int32)
-    theirs, mine = pgas.ptr(array, neighbours()[2]), pgas.ptr(array, pgas.my_pe())
+    theirs, mine = pgas.ptr(array, neighbors()[2]), pgas.ptr(array, pgas.my_pe())
     everywhere("ptr() of the PE itself is None" if mine is None and not THROUGH_NIC else None)
-    for found in (theirs, mine):  # some PEs may map their neighbour's memory, others not
+    for found in (theirs, mine):  # some PEs may map their neighbor's memory, others not
         everywhere(None if found is None else difference(found, np.full(4, 3, np.int32)))
 
 
@@ -634,7 +634,7 @@ def test_ptr_of_a_peer_that_is_not_mapped(heap):
 @needs("register", "unregister")
 def test_registered_memory_is_a_local_operand(heap):
     """For put and get. To register it twice, or to use it unregistered, is an error."""
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     dest, buffer = Watched(heap, 2048, np.int64), cuda.to_device(payload(1024, np.int64, me))
     try:
         pgas.register(buffer)
@@ -649,7 +649,7 @@ def test_registered_memory_is_a_local_operand(heap):
 @checklist("Symmetric heap", "growth past the first heap")
 def test_growth(heap):
     """An array that does not fit into the initial heap; puts to both of its ends work."""
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     nbytes = HEAP_SIZE + (32 << 20)
     try:
         big = heap.empty(nbytes, np.uint8)
@@ -678,7 +678,7 @@ def put_get_and_add(dest, source, back, idx, pe):
 @checklist("Symmetric heap", "growth past the first heap")
 def test_growth_in_steps(heap):
     """Arrays across the end of the initial heap and beyond it. Earlier arrays and their views stay valid."""
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     nelems = 20_000
     kept = heap.array(payload(1000, np.int64, 50 + me))
     view = kept[100:200]

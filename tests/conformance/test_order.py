@@ -8,7 +8,7 @@ import pytest
 from numba import cuda
 
 from conformance import library as pgas
-from conformance.checks import WARP, checklist, equal, launch_together, name_of, needs_peer, neighbours
+from conformance.checks import WARP, checklist, equal, launch_together, name_of, needs_peer, neighbors
 
 ROUNDS = 30 if pgas.SIMULATOR else 2000
 BARRIERS = 40 if pgas.SIMULATOR else 200
@@ -22,7 +22,7 @@ WAITABLE = [np.dtype(name) for name in ("int16", "uint16", "int32", "uint32", "i
 
 @pgas.jit
 def message_passing(data, flag, rounds, wrong, right):
-    """Each thread passes messages to the same thread of the right neighbour, in new words every round."""
+    """Each thread passes messages to the same thread of the right neighbor, in new words every round."""
     t = cuda.grid(1)
     for r in range(rounds):
         i = t * rounds + r
@@ -38,7 +38,7 @@ def message_passing(data, flag, rounds, wrong, right):
 @pytest.mark.parametrize("dtype", [np.dtype("int64"), np.dtype("int16")], ids=name_of)
 @pytest.mark.parametrize("threads", [1, 8])
 def test_message_passing(heap, dtype, threads):
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     data, flag = heap.zeros(threads * ROUNDS, np.int64), heap.zeros(threads * ROUNDS, dtype)
     wrong = heap.zeros(1, np.int32)
     launch_together(message_passing, 1, threads, data, flag, ROUNDS, wrong, right)
@@ -103,7 +103,7 @@ def flags_after_fence(dest, source, counter, flag, rounds, wrong, right, left):
 @checklist("Order", "fence orders puts, across queues")
 @checklist("Atomics", "atomics, fence and puts in order")
 def test_a_fence_covers_the_block_before_a_syncthreads(heap):
-    _, _, right, left = neighbours()
+    _, _, right, left = neighbors()
     dest, source = heap.zeros(300, np.int64), heap.zeros(300, np.int64)
     counter, flag, wrong = heap.zeros(1, np.int64), heap.zeros(1, np.int64), heap.zeros(1, np.int32)
     launch_together(flags_after_fence, 1, THREADS, dest, source, counter, flag, 8, wrong, right, left)
@@ -131,7 +131,7 @@ def forwarded(data, flag, rounds, wrong, right):
 @checklist("Order", "message passing")
 def test_messages_that_are_passed_on(heap):
     """Causality: after a flag is acquired and passed on, the next PE also sees the data before it."""
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     data, flag, wrong = heap.zeros(ROUNDS + 1, np.int64), heap.zeros(1, np.int64), heap.zeros(1, np.int32)
     launch_together(forwarded, 1, 1, data, flag, ROUNDS, wrong, right)
     equal(wrong, np.zeros(1, np.int32))
@@ -142,7 +142,7 @@ def test_messages_that_are_passed_on(heap):
 
 @pgas.jit
 def store_buffer(word, found, rounds, right):
-    """Each PE stores to its right neighbour, calls quiet, and reads the word that the left one stores."""
+    """Each PE stores to its right neighbor, calls quiet, and reads the word that the left one stores."""
     me = pgas.my_pe()
     for r in range(rounds):
         pgas.sync_all()
@@ -154,7 +154,7 @@ def store_buffer(word, found, rounds, right):
 @checklist("Order", "store buffering")
 def test_store_buffering(heap):
     """With a quiet between store and load, at least one PE must see a store."""
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     rounds = 2 * ROUNDS
     word, found = heap.zeros(rounds, np.int32), heap.zeros(rounds, np.int32)
     launch_together(store_buffer, 1, 1, word, found, rounds, right)
@@ -250,7 +250,7 @@ def quiet_in_branches(dest, source, flag, wrong, right):
 
 @checklist("Order", "quiet in divergent warps")
 def test_quiet_in_divergent_warps(heap):
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     threads = 40
     dest, source = heap.zeros(3 * threads, np.int32), heap.array(3000 + np.arange(3 * threads, dtype=np.int32))
     flag, wrong = heap.zeros(threads, np.int32), heap.zeros(1, np.int32)
@@ -261,9 +261,9 @@ def test_quiet_in_divergent_warps(heap):
 
 @functools.cache
 def quiet_of_one_thread(of_a_pe):
-    """Return a kernel: a block puts and synchronises, then one quiet completes all puts, and a flag without a fence arrives last.
+    """Return a kernel: a block puts and synchronizes, then one quiet completes all puts, and a flag without a fence arrives last.
 
-    If of_a_pe, it is quiet_pe of the right neighbour; puts to the left one are not waited for.
+    If of_a_pe, it is quiet_pe of the right neighbor; puts to the left one are not waited for.
     """
 
     @pgas.jit
@@ -291,7 +291,7 @@ def quiet_of_one_thread(of_a_pe):
 @checklist("Order", "quiet completes what happened before it")
 @pytest.mark.parametrize("of_a_pe", [False, True], ids=["quiet", "quiet_pe"])
 def test_a_quiet_completes_what_happened_before(heap, of_a_pe):
-    _, _, right, left = neighbours()
+    _, _, right, left = neighbors()
     dest, source = heap.zeros(6 * THREADS, np.int16), heap.array(500 + np.arange(5 * THREADS, dtype=np.int16))
     counter, wrong = heap.zeros(1, np.int32), heap.zeros(1, np.int32)
     launch_together(quiet_of_one_thread(of_a_pe), 1, THREADS, dest, source, counter, wrong, right, left)
@@ -329,7 +329,7 @@ def test_quiet_pe_of_every_queue_pair(heap, numbers):
 
 # ---------------------------------------------------------------------------------------------------------------------- barriers
 #
-# Round r puts r into box r % 2 of the right neighbour, calls the barrier, and reads. A PE that is one barrier ahead writes the other box.
+# Round r puts r into box r % 2 of the right neighbor, calls the barrier, and reads. A PE that is one barrier ahead writes the other box.
 
 
 #: By name: the number of threads that call it together.
@@ -367,7 +367,7 @@ def meeting(name):
 @pytest.mark.parametrize("name", BARRIER_FORMS)
 def test_barriers_in_kernels(heap, name):
     """Rounds: barrier_all completes the round's puts; sync_all comes after a quiet, and no PE leaves it early."""
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     kernel, threads = meeting(name), BARRIER_FORMS[name]
     rounds = BARRIERS if threads == 1 or not pgas.SIMULATOR else BARRIERS // 2
     box, wrong = heap.zeros((2, 45), np.int64), heap.zeros(1, np.int32)
@@ -408,7 +408,7 @@ def mixed_barriers(box, rounds, wrong, right):
 
 @checklist("Collectives", "collectives of mixed scopes")
 def test_mixed_barriers(heap):
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     box, wrong = heap.zeros(2, np.int64), heap.zeros(1, np.int32)
     launch_together(mixed_barriers, 1, 2 * WARP, box, 40, wrong, right)
     equal(wrong, np.zeros(1, np.int32))
@@ -430,7 +430,7 @@ def late(box, sum_of_boxes, right, spin):
 
 @checklist("Collectives", "a barrier completes puts, a sync does not")
 def test_barrier_waits_for_the_last(heap):
-    me, n, right, _ = neighbours()
+    me, n, right, _ = neighbors()
     for last in range(n):
         box, total = heap.zeros(n, np.int64), heap.zeros(1, np.int64)
         launch_together(late, 1, 1, box, total, right, 20_000 if me == last else 0)
@@ -445,7 +445,7 @@ def p_each(dest, value, pe):
 @checklist("Collectives", "a barrier completes puts, a sync does not")
 def test_host_barrier_completes_kernels(heap):
     """barrier_all on the host waits for each PE's kernels, so all their puts have arrived after it."""
-    me, n, _, _ = neighbours()
+    me, n, _, _ = neighbors()
     dest = heap.zeros((20, 64), np.int32)
     for i in range(20):
         p_each[2, 32](dest[i], 100 * i + me, (me + i) % n)
@@ -476,7 +476,7 @@ def wait_for_change(ivar, cmp, awaited, sent, seen, right):
 @pytest.mark.parametrize("dtype", WAITABLE, ids=name_of)
 def test_every_comparison(heap, dtype):
     """Signed numbers around zero, unsigned ones around the middle of their range."""
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     middle = 0 if dtype.kind == "i" else int(np.iinfo(dtype).max) // 2 + 1
     cases = {"EQ": (5, -1, -1), "NE": (-1, -1, 1), "GT": (-1, 0, 1), "GE": (-2, 0, 0), "LT": (1, 0, -1), "LE": (2, -1, -1)}
     ivar, seen = heap.zeros((len(cases), 2, 4), dtype), heap.zeros((len(cases), 40), dtype)
@@ -504,8 +504,8 @@ def wait_for_sum(ivar, total, pe):
 
 @checklist("Order", "waits acquire what a NIC wrote")
 def test_waits_see_atomics_of_all_pes(heap):
-    """All threads of all PEs add to a word of their right neighbour, then wait for the sum in their own."""
-    right = neighbours()[2]
+    """All threads of all PEs add to a word of their right neighbor, then wait for the sum in their own."""
+    right = neighbors()[2]
     ivar = heap.zeros(3, np.int32)
     launch_together(wait_for_sum, 2, 40, ivar, 80, right)
     equal(ivar, np.array([0, 80, 0], np.int32))

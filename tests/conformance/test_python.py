@@ -19,7 +19,7 @@ from conformance.checks import (
     needs_any_memory,
     needs_mapped_peers,
     needs_peer,
-    neighbours,
+    neighbors,
     payload,
     raises,
 )
@@ -129,7 +129,7 @@ def test_refused(arrays, case):
 @checklist("Python", "errors of dtype and arity are readable")
 def test_a_refused_kernel_harms_nobody(arrays):
     """The job goes on."""
-    _, _, right, left = neighbours()
+    _, _, right, left = neighbors()
     f, m = arrays["f"], arrays["m"]
     refused(kernel_of("f, i", "pgas.put(f, i, 0)"), f, arrays["i"])
     f.copy_to_device(np.full(8, pgas.my_pe(), np.float32))
@@ -170,7 +170,7 @@ def by_keywords(dest, source, sig, counter, back, pe):
 @checklist("Python", "kinds of calls and launches")
 @needs_mapped_peers
 def test_keywords(heap):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     dest, source = heap.zeros(9, np.float64), heap.array(np.arange(9.0) + 10 * me)
     sig, counter, back = heap.zeros(2, np.uint64), heap.zeros(3, np.int64), heap.zeros(6, np.float64)
     pgas.launch(by_keywords, grid=1, block=1, args=(dest, source, sig, counter, back, right))
@@ -192,8 +192,8 @@ def plain_kernel(dest, source, sig, pe):
 
 @checklist("Python", "kinds of calls and launches")
 def test_plain_cuda_jit_and_imported_names(heap):
-    """The collective launch is first, so no PE waits in the other one while its neighbour compiles."""
-    me, _, right, left = neighbours()
+    """The collective launch is first, so no PE waits in the other one while its neighbor compiles."""
+    me, _, right, left = neighbors()
     for launch in (functools.partial(pgas.launch, plain_kernel, 1, 1), lambda args: plain_kernel[1, 1](*args)):
         dest, source, sig = heap.zeros(9, np.int32), heap.array(np.arange(9, dtype=np.int32) + me), heap.zeros(1, np.uint64)
         launch((dest, source, sig, right))
@@ -211,19 +211,19 @@ def twice(source, i):
 
 
 @pgas.jit(device=True)
-def right_neighbour():
+def right_neighbor():
     return (pgas.my_pe() + 1) % pgas.n_pes()
 
 
 @pgas.jit
 def by_device_functions(dest, source):
     i = cuda.grid(1)
-    send_doubled(dest, source, i, right_neighbour())
+    send_doubled(dest, source, i, right_neighbor())
 
 
 @checklist("Python", "kinds of calls and launches")
 def test_device_functions_of_the_user(heap):
-    me, _, _, left = neighbours()
+    me, _, _, left = neighbors()
     dest, source = heap.zeros(64, np.int32), heap.array(np.arange(64, dtype=np.int32) + 100 * me)
     by_device_functions[2, 32](dest, source)
     equal(dest, 2 * (np.arange(64, dtype=np.int32) + 100 * left))
@@ -300,7 +300,7 @@ def count_on_peer(counter, step, pe):
 @checklist("Python", "kinds of calls and launches")
 def test_bound_launch(heap):
     """A bound kernel can be launched several times."""
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     counter = heap.zeros(40, np.int64)
     bound = count_on_peer[2, 40].bind(counter, 3, right)
     pgas.barrier_all()
@@ -312,7 +312,7 @@ def test_bound_launch(heap):
 
 @checklist("Python", "kinds of calls and launches")
 def test_one_kernel_many_configurations(heap):
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     counter = heap.zeros(64, np.int64)
     configured = count_on_peer[3, 8]
     for _ in range(2):
@@ -383,7 +383,7 @@ def put_dynamic_shared(dest, start, pe):
 @needs_any_memory
 @pytest.mark.parametrize("collectively", [True, False])
 def test_dynamic_shared_memory(heap, collectively):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     dest = Watched(heap, 40, np.int32)
     if collectively:
         pgas.launch(put_dynamic_shared, 1, 32, (dest.array, 50 * me, right), shared=128)
@@ -394,8 +394,8 @@ def test_dynamic_shared_memory(heap, collectively):
 
 @checklist("Streams and graphs", "operations on a stream come in the order of its kernels")
 def test_streams(heap):
-    """Kernels on two streams, synchronised one by one; launch() on a stream."""
-    me, _, right, left = neighbours()
+    """Kernels on two streams, synchronized one by one; launch() on a stream."""
+    me, _, right, left = neighbors()
     streams = [cuda.stream(), cuda.stream()]
     dests, source = [Watched(heap, 100, np.int32) for _ in range(3)], heap.array(payload(80, np.int32, me))
     for stream, dest in zip(streams, dests, strict=False):
@@ -424,7 +424,7 @@ def test_numbas_own_cache_is_refused(heap):
 def test_bfloat16(heap):
     """NumPy has no such dtype; ml_dtypes adds one."""
     pytest.importorskip("ml_dtypes", reason="capability missing: ml_dtypes, without which NumPy has no bfloat16")
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     try:
         dest = heap.zeros(70, "bfloat16")
     except TypeError as error:
@@ -467,7 +467,7 @@ def all_moves(team, gathered, collected, spread, exchanged, parts, source, count
 def test_float8(heap, name):
     """Bits arrive unchanged, also those of NaNs. ml_dtypes has the types."""
     pytest.importorskip("ml_dtypes", reason="capability missing: ml_dtypes, without which NumPy has no float8")
-    me, n, right, left = neighbours()
+    me, n, right, left = neighbors()
     try:
         dest = heap.zeros((8, 32), name)
     except TypeError as error:
@@ -511,7 +511,7 @@ def rows_and_elements(dest, source, pe):
 
 @checklist("Python", "arrays of two dimensions")
 def test_two_dimensions(heap):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     dest, source = Watched(heap, (4, 6), np.int32), heap.array(payload(24, np.int32, me).reshape(4, 6))
     rows_and_elements[1, 32](dest.array, source, right)
     expected, theirs = dest.image.copy(), payload(24, np.int32, left).reshape(4, 6)

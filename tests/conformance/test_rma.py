@@ -26,7 +26,7 @@ from conformance.checks import (
     name_of,
     nbytes_of,
     needs_any_memory,
-    neighbours,
+    neighbors,
     payload,
     same_examples,
 )  # fmt: skip
@@ -70,11 +70,11 @@ def move(copy, dest, at, source, origin, nelems, *, pe):
 # ------------------------------------------------------------------------------------------------------ sizes, dtypes, offsets
 
 
-@checklist("Remote memory access", "every type by every operation", "neighbours of dest are untouched")
+@checklist("Remote memory access", "every type by every operation", "neighbors of dest are untouched")
 @dtypes
 def test_every_dtype(heap, dtype):
     """With every operation, each into its own place."""
-    me, _, _, left = neighbours()
+    me, _, _, left = neighbors()
     dest, source = Watched(heap, 150 * len(COPIES), dtype), heap.array(payload(128, dtype, me))
     for i, copy in enumerate(COPIES):
         move(copy, dest.array, 150 * i + 11, source, 3, 100, pe=counterpart(copy)[0])
@@ -86,7 +86,7 @@ def test_every_dtype(heap, dtype):
 @copies
 @pytest.mark.parametrize("dtype", [np.dtype("uint8"), np.dtype("float32"), PIXEL], ids=name_of)
 def test_sizes(heap, copy, dtype):
-    """0, 1, odd sizes, and powers of two with their neighbours."""
+    """0, 1, odd sizes, and powers of two with their neighbors."""
     pe, left = counterpart(copy)
     sizes = (0, 1, 3, 15, 16, 17, 31, 33, 95, 97, 255, 256, 1025)
     dest, source = Watched(heap, 1100 * len(sizes), dtype), heap.array(payload(1100, dtype, pgas.my_pe()))
@@ -116,7 +116,7 @@ def test_every_alignment_of_dest_and_source(heap, copy):
 @pytest.mark.parametrize("parts", [("float32", "complex64"), ("float64", "complex128")], ids=lambda p: p[1])
 def test_complex_numbers_at_the_alignment_of_their_parts(heap, parts):
     real, both = map(np.dtype, parts)
-    me, _, _, left = neighbours()
+    me, _, _, left = neighbors()
     dest, source = Watched(heap, 64 * len(COPIES) + 1, real), heap.array(payload(64, real, me))
     for i, copy in enumerate(COPIES):
         move(copy, dest.array[1:].view(both), 32 * i + 2, source[3:63].view(both), 1, 25, pe=counterpart(copy)[0])
@@ -125,13 +125,13 @@ def test_complex_numbers_at_the_alignment_of_their_parts(heap, parts):
 
 
 @checklist(
-    "Remote memory access", "sizes 0, 1, odd, around powers of two", "any alignment of dest and source", "neighbours of dest are untouched"
+    "Remote memory access", "sizes 0, 1, odd, around powers of two", "any alignment of dest and source", "neighbors of dest are untouched"
 )
 @pytest.mark.parametrize("dtype", [np.dtype(d) for d in ("uint8", "int16", "complex128")] + [POINT, PARTICLE], ids=name_of)
 def test_any_size_at_any_offset(heap, dtype):
     """Hypothesis chooses operation, length and offsets."""
     room = 300
-    me, _, _, left = neighbours()
+    me, _, _, left = neighbors()
     dest, source = Watched(heap, 2 * room, dtype), heap.array(payload(2 * room, dtype, me))
     expected = payload(2 * room, dtype, left)
 
@@ -244,7 +244,7 @@ def p_converted(dest, pe):
 @checklist("Remote memory access", "slices, dimensions, counts, conversions")
 @plain_dtypes
 def test_p_converts_values_like_an_assignment(heap, dtype):
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     dest = heap.zeros(4, dtype)
     p_converted[1, 1](dest, right)
     equal(dest, np.array([7, 1, 100, 0]).astype(dtype))
@@ -258,7 +258,7 @@ def p_float(dest, value, pe):
 @checklist("Remote memory access", "slices, dimensions, counts, conversions")
 @pytest.mark.parametrize("dtype", [np.dtype(d) for d in ("int32", "uint64", "float32", "complex64", "float16")], ids=name_of)
 def test_p_converts_a_float(heap, dtype):
-    _, _, right, left = neighbours()
+    _, _, right, left = neighbors()
     dest = heap.zeros(2, dtype)
     p_float[1, 1](dest, 2.75 + pgas.my_pe(), right)
     equal(dest, np.array([2.75 + left, 0]).astype(dtype))
@@ -327,7 +327,7 @@ def put_planes(dest, source, pe):
 
 @checklist("Remote memory access", "slices, dimensions, counts, conversions")
 def test_slices_in_kernels(heap):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     shape = (5, 3, 7)
     dest, source = Watched(heap, shape, np.int16), heap.array(payload(105, np.int16, me).reshape(shape))
     put_planes[1, 33](dest.array, source, right)
@@ -368,7 +368,7 @@ def test_slices_on_the_host(heap, kernel, copy):
 
 @checklist("Remote memory access", "slices, dimensions, counts, conversions")
 def test_arrays_in_fortran_order(heap):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     dest, source = Watched(heap, (3, 8), np.int32), heap.array(payload(24, np.int32, me).reshape(3, 8))
     put_whole[1, 32](dest.array.T, source.T, right)
     equal(dest.array, payload(24, np.int32, left).reshape(3, 8))
@@ -376,7 +376,7 @@ def test_arrays_in_fortran_order(heap):
 
 @checklist("Remote memory access", "sizes 0, 1, odd, around powers of two")
 def test_empty_arrays(heap):
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     for shape in (0, (3, 0, 2)):
         dest, source = heap.empty(shape, np.int32), heap.empty(shape, np.int32)
         put_whole[1, 32](dest, source, right)
@@ -416,7 +416,7 @@ def test_nelems(heap, scope):
 
 @checklist("Remote memory access", "slices, dimensions, counts, conversions")
 def test_nelems_counts_through_all_dimensions(heap):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     dest, source = Watched(heap, (6, 7), np.uint32), heap.array(payload(42, np.uint32, me).reshape(6, 7))
     counted[1, 64](dest.array, source, 17, right, 2)
     dest.holds(0, payload(42, np.uint32, left)[:17])
@@ -424,7 +424,7 @@ def test_nelems_counts_through_all_dimensions(heap):
 
 @checklist("Remote memory access", "slices, dimensions, counts, conversions")
 def test_without_nelems_all_of_source_is_copied(heap):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     dest, source = Watched(heap, 50, np.uint32), heap.array(payload(20, np.uint32, me))
     put_whole[1, 64](dest.array, source, right)
     dest.holds(0, payload(20, np.uint32, left))
@@ -470,7 +470,7 @@ def get_into_local(dest, source, pe):
 @checklist("Remote memory access", "local operands off the heap")
 @needs_any_memory
 def test_shared_memory_as_source(heap):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     dest = Watched(heap, 100, np.int32)
     put_from_shared[1, 48](dest.array, 1000 * me, right)
     expected, numbers = dest.image.copy(), np.arange(70, dtype=np.int32) + 1000 * left
@@ -481,7 +481,7 @@ def test_shared_memory_as_source(heap):
 @checklist("Remote memory access", "local operands off the heap")
 @needs_any_memory
 def test_shared_memory_as_destination(heap):
-    me, _, _, left = neighbours()
+    me, _, _, left = neighbors()
     dest, source = Watched(heap, 80, np.int32), heap.array(payload(80, np.int32, me))
     get_into_shared[1, 48](dest.array, source, left)
     dest.holds(0, payload(80, np.int32, left)[2:71])
@@ -490,7 +490,7 @@ def test_shared_memory_as_destination(heap):
 @checklist("Remote memory access", "local operands off the heap")
 @needs_any_memory
 def test_local_memory_as_source(heap):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     dest = Watched(heap, 300, np.float64)
     put_from_local[1, 33](dest.array, float(me), right)
     dest.holds(0, np.array([left + 100.0 * t + i for t in range(33) for i in range(9)]))
@@ -499,7 +499,7 @@ def test_local_memory_as_source(heap):
 @checklist("Remote memory access", "local operands off the heap")
 @needs_any_memory
 def test_local_memory_as_destination(heap):
-    me, _, _, left = neighbours()
+    me, _, _, left = neighbors()
     dest, source = Watched(heap, 300, np.float64), heap.array(payload(300, np.float64, me))
     get_into_local[1, 33](dest.array, source, left)
     dest.holds(0, payload(300, np.float64, left)[:297])
@@ -509,7 +509,7 @@ def test_local_memory_as_destination(heap):
 @needs_any_memory
 def test_memory_of_other_allocators(heap):
     """Device memory that is not symmetric may be a local operand."""
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     dest = Watched(heap, 100, np.float32)
     theirs, mine = cuda.to_device(payload(90, np.float32, me)), cuda.to_device(np.zeros(90, np.float32))
     put_whole[1, 64](dest.array[4:94], theirs, right)
@@ -541,7 +541,7 @@ def get_records(out, source, buffer, pe):
 @checklist("Remote memory access", "slices, dimensions, counts, conversions")
 def test_fields_of_records(heap):
     """Kernels read and write the fields of symmetric records."""
-    _, _, right, left = neighbours()
+    _, _, right, left = neighbors()
     dest, source, buffer = heap.zeros(42, PARTICLE), heap.zeros(40, PARTICLE), heap.zeros(42, PARTICLE)
     fill_and_put_records[1, 40](dest, source, right)
     expected, i = np.zeros(42, PARTICLE), np.arange(40)
@@ -619,7 +619,7 @@ NBI_QUIET = checklist("Remote memory access", "nbi, then quiet")
     ],
 )
 def test_source_may_be_reused(heap, kernel, threads):
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     rounds, nelems = 5 * ROUNDS, 70
     dest, source = Watched(heap, rounds * nelems + 3, np.int64), heap.zeros(nelems, np.int64)
     kernel[1, threads](dest.array, source, rounds, nelems, right)
@@ -643,7 +643,7 @@ def get_nbi_of_all(dest, source, nelems, wrong):
 
 @checklist("Remote memory access", "nbi, then quiet")
 def test_one_quiet_completes_the_gets_of_a_block(heap):
-    me, n, _, _ = neighbours()
+    me, n, _, _ = neighbors()
     nelems = 77
     dest, source, wrong = (
         heap.zeros(n * nelems, np.int32),
@@ -689,7 +689,7 @@ def put_quiet_get(dest, source, back, nelems, pe):
 
 @checklist("Remote memory access", "get after put")
 def test_get_after_put_and_quiet(heap):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     dest, source, back = heap.zeros(500, np.float64), heap.array(payload(500, np.float64, me)), heap.zeros(500, np.float64)
     put_quiet_get[1, 64](dest, source, back, 491, right)
     expected = payload(500, np.float64, me)
@@ -719,7 +719,7 @@ def copying_pieces(copy):
 @checklist("Remote memory access", "threads, warps and blocks at once")
 @pytest.mark.parametrize("copy", ["put", "put_warp", "put_block", "get", "get_warp", "get_block"])
 def test_many_at_the_same_time(heap, copy):
-    """Each thread, warp or block copies its own odd-sized piece, and nothing into a neighbour's."""
+    """Each thread, warp or block copies its own odd-sized piece, and nothing into a neighbor's."""
     kernel, group = copying_pieces(copy)
     pe, left = counterpart(copy)
     blocks, chunk = 4, 13
@@ -731,7 +731,7 @@ def test_many_at_the_same_time(heap, copy):
 
 @pgas.jit
 def divergent(dest, source, chunk, right, left):
-    """Neighbouring threads put and get in different branches."""
+    """Neighboring threads put and get in different branches."""
     i = cuda.grid(1)
     if i % 3 == 0:
         pgas.put(dest[i * chunk : (i + 1) * chunk], source[i * chunk : (i + 1) * chunk], right)
@@ -745,7 +745,7 @@ def divergent(dest, source, chunk, right, left):
 @checklist("Remote memory access", "threads, warps and blocks at once")
 @checklist("Concurrency", "diverged warps")
 def test_divergent_threads(heap):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     dest, source = Watched(heap, 64 * 5 + 1, np.int32), heap.array(payload(64 * 5, np.int32, me))
     divergent[2, 32](dest.array, source, 5, right, left)
     dest.holds(0, payload(64 * 5, np.int32, left))
@@ -755,7 +755,7 @@ def test_divergent_threads(heap):
 @pytest.mark.parametrize("block", [1, 31, 33, 45, (5, 3), (2, 3, 4), (16, 3, 1), (1, 1, 40)], ids=str)
 def test_blocks_of_any_size_and_shape(heap, block):
     """Partial warps and numbering through two and three dimensions."""
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     dest, source = Watched(heap, 404, np.int16), heap.array(payload(200, np.int16, me))
     put_whole[1, block](dest.array[1:201], source, right)
     get_whole[1, block](dest.array[202:402], source, left)
@@ -774,7 +774,7 @@ def warps_of_any_block(dest, source, chunk, pe):
 @checklist("Remote memory access", "threads, warps and blocks at once")
 @pytest.mark.parametrize("block", [1, 7, 33, 45, 64, (5, 13), (4, 3, 6)], ids=str)
 def test_partial_warps(heap, block):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     warps = -(-int(np.prod(block)) // WARP)
     chunk = 75
     dest, source = Watched(heap, warps * chunk + 9, np.float32), heap.array(payload(warps * chunk, np.float32, me))
@@ -794,7 +794,7 @@ def two_directions(dest, source, rounds, nelems, right):
 
 @checklist("Remote memory access", "threads, warps and blocks at once")
 def test_rounds_in_one_kernel(heap):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     rounds, nelems = 2 * ROUNDS, int64(37)
     dest, source = Watched(heap, rounds * 37, np.int32), heap.array(payload(rounds * 37, np.int32, me))
     launch_together(two_directions, 1, 40, dest.array, source, rounds, nelems, right)

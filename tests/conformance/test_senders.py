@@ -4,7 +4,7 @@ import numpy as np
 from numba import cuda
 
 from conformance import library as pgas
-from conformance.checks import checklist, equal, launch_together, neighbours
+from conformance.checks import checklist, equal, launch_together, neighbors
 
 ROUNDS = 5 if pgas.SIMULATOR else 100
 CHUNK = 50
@@ -32,7 +32,7 @@ def put_then_signal(dest, source, sig, wrong, rounds, right, left):
 
 @checklist("Signals", "earlier puts need a fence")
 def test_a_fence_orders_a_signal_after_earlier_puts(heap):
-    _, _, right, left = neighbours()
+    _, _, right, left = neighbors()
     dest, source = heap.zeros(CHUNK, np.int64), heap.zeros(CHUNK, np.int64)
     sig, wrong = heap.zeros(1, np.uint64), heap.zeros(1, np.int32)
     launch_together(put_then_signal, 1, 32, dest, source, sig, wrong, ROUNDS, right, left)

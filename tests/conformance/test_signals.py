@@ -8,7 +8,7 @@ import pytest
 from numba import cuda
 
 from conformance import library as pgas
-from conformance.checks import WARP, checklist, equal, everywhere, launch_together, needs_peer, neighbours
+from conformance.checks import WARP, checklist, equal, everywhere, launch_together, needs_peer, neighbors
 
 NELEMS = 900 if pgas.SIMULATOR else 1 << 20
 EPOCHS = 4 if pgas.SIMULATOR else 200
@@ -33,7 +33,7 @@ def wrong_elements(dest, pe, epoch, first, step):
     return wrong
 
 
-# One block sends to the right and checks the data from the left. sig[0] announces data, sig[1] that the right neighbour has read it.
+# One block sends to the right and checks the data from the left. sig[0] announces data, sig[1] that the right neighbor has read it.
 
 
 @cuda.jit(device=True)
@@ -93,7 +93,7 @@ def sending(form):
 @pytest.mark.parametrize("op", OPS)
 def test_data_is_there_when_the_signal_is_seen(heap, form, op):
     """In many epochs; the data of each is read completely before the next one is sent."""
-    _, _, right, left = neighbours()
+    _, _, right, left = neighbors()
     alone = form in ("put_signal", "put_signal_nbi")  # one thread, which takes milliseconds for a MiB on a GPU
     nelems = NELEMS // 64 if alone and not pgas.SIMULATOR else NELEMS
     dest, source = heap.zeros(nelems, np.int64), heap.zeros(nelems, np.int64)
@@ -126,7 +126,7 @@ def put_signal_of_odd_bytes(dest, source, sig, size, pe, at):
 @checklist("Signals", "data is there when its signal is seen")
 @pytest.mark.parametrize("size", [0, 1, 37, 256])
 def test_payloads_of_bytes_and_signals_in_two_dimensions(heap, size):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     dest, source = heap.full(300, 255, np.uint8), heap.array((np.arange(300) + me).astype(np.uint8))
     sig = heap.full((2, 4), 99, np.uint64)
     launch_together(put_signal_of_odd_bytes, 1, 45, dest, source, sig, size, right, 3)
@@ -179,7 +179,7 @@ def put_signal_from_every_thread(dest, source, sig, chunk, total, wrong, right, 
 
 @checklist("Signals", "many signals to one word", "data is there when its signal is seen")
 def test_data_of_many_senders(heap):
-    _, _, right, left = neighbours()
+    _, _, right, left = neighbors()
     blocks, threads, chunk = (2, 24, 5) if pgas.SIMULATOR else (16, 128, 33)
     size = blocks * threads * chunk
     dest, source, sig, wrong = heap.zeros(size, np.int64), heap.zeros(size, np.int64), heap.zeros(1, np.uint64), heap.zeros(1, np.int32)
@@ -244,7 +244,7 @@ COMPARISONS = [
 @checklist("Signals", "waits return what satisfies them")
 @pytest.mark.parametrize(("comparison", "start", "awaited", "sent"), COMPARISONS, ids=lambda v: str(v))
 def test_waits_return_the_value_that_satisfied_them(heap, comparison, start, awaited, sent):
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     compare = getattr(operator, comparison.lower())
     assert compare(sent, awaited)
     assert not compare(start, awaited)
@@ -284,7 +284,7 @@ def count_up(sig, seen, rounds, right):
 
 @checklist("Signals", "epochs with rising values")
 def test_a_wait_may_return_a_later_value_but_never_an_earlier_one(heap):
-    _, _, right, _ = neighbours()
+    _, _, right, _ = neighbors()
     rounds = 50
     sig, seen = heap.zeros(1, np.uint64), heap.zeros(rounds, np.uint64)
     launch_together(count_up, 1, 2, sig, seen, rounds, right)

@@ -22,7 +22,7 @@ from conformance.checks import (
     equal,
     name_of,
     needs_any_memory,
-    neighbours,
+    neighbors,
     payload,
     same_examples,
 )  # fmt: skip
@@ -70,7 +70,7 @@ def expect(dest, at, source, origin, strides, nelems):
 @copies
 @pytest.mark.parametrize("strides", STRIDES, ids=str)
 def test_strides_and_sizes(heap, copy, strides):
-    """Also zero elements, and more than a block has lanes. Gaps and neighbours stay unchanged."""
+    """Also zero elements, and more than a block has lanes. Gaps and neighbors stay unchanged."""
     pe, left = counterpart(copy)
     sizes = (0, 1, 33, 70)
     room = 7 * max(sizes) + 20
@@ -85,7 +85,7 @@ def test_strides_and_sizes(heap, copy, strides):
 @pytest.mark.parametrize("dtype", [*PLAIN, *RECORDS, WIDE], ids=name_of)
 def test_every_dtype(heap, dtype):
     """With every operation, each into its own place. uint16 stands for bfloat16, too."""
-    me, _, _, left = neighbours()
+    me, _, _, left = neighbors()
     dest, source = Watched(heap, 150 * len(COPIES), dtype), heap.array(payload(128, dtype, me))
     for i, copy in enumerate(COPIES):
         move(copy, dest.array, 150 * i + 11, source, 3, (3, 2), 40, pe=counterpart(copy)[0])
@@ -124,7 +124,7 @@ def test_numbers_at_the_alignment_of_their_parts(heap, copy):
 def test_any_size_stride_and_offset(heap, dtype):
     """Hypothesis chooses operation, lengths, strides and offsets."""
     room = 400
-    me, _, _, left = neighbours()
+    me, _, _, left = neighbors()
     dest, source = Watched(heap, room, dtype), heap.array(payload(room, dtype, me))
     theirs = payload(room, dtype, left)
 
@@ -174,7 +174,7 @@ def whole(dest, source, dst_stride, src_stride, to, origin):
 @checklist("Remote memory access", "strided iput and iget")
 @pytest.mark.parametrize(("strides", "count"), [((1, 1), 60), ((3, 1), 34), ((3, 2), 30), ((2, 7), 9), ((99, 1), 2), ((100, 1), 1)])
 def test_without_nelems_the_shorter_array_counts(heap, strides, count):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     dest, source = Watched(heap, 200, np.uint32), heap.array(payload(60, np.uint32, me))
     whole[1, 64](dest.array, source, *strides, right, left)
     for at in (0, 100):
@@ -192,7 +192,7 @@ def empty(dest, source, right):
 @checklist("Remote memory access", "strided iput and iget")
 def test_empty_arrays(heap):
     dest, source = Watched(heap, 20, np.float32), heap.array(payload(20, np.float32, 0))
-    empty[1, WARP](dest.array, source, neighbours()[2])
+    empty[1, WARP](dest.array, source, neighbors()[2])
     dest.check()
 
 
@@ -209,7 +209,7 @@ def columns(dest, source, to, pe):
 
 @checklist("Remote memory access", "strided iput and iget")
 def test_columns_of_a_matrix(heap):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     dest, source = Watched(heap, (13, 6), np.float32), heap.array(payload(130, np.float32, me).reshape(13, 10))
     columns[1, 40](dest.array, source, right, left)
     theirs = payload(130, np.float32, left).reshape(13, 10)
@@ -222,7 +222,7 @@ def test_columns_of_a_matrix(heap):
 
 @pgas.jit
 def of_every_thread(dest, source, chunk, to, origin):
-    """Each thread has its own strides and count; neighbours are in different branches."""
+    """Each thread has its own strides and count; neighbors are in different branches."""
     t = cuda.grid(1)
     at = t * 5 * chunk
     if t % 2 == 0:
@@ -233,7 +233,7 @@ def of_every_thread(dest, source, chunk, to, origin):
 
 @checklist("Remote memory access", "strided iput and iget")
 def test_threads_with_strides_of_their_own(heap):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     threads, chunk = 2 * 40, 20
     dest, source = Watched(heap, threads * 5 * chunk, np.int32), heap.array(payload(threads * 5 * chunk, np.int32, me))
     of_every_thread[2, 40](dest.array, source, chunk, right, left)
@@ -246,7 +246,7 @@ def test_threads_with_strides_of_their_own(heap):
 @checklist("Remote memory access", "strided iput and iget")
 @pytest.mark.parametrize("block", [31, 45, (5, 3), (16, 3, 1)], ids=str)
 def test_blocks_of_any_size_and_shape(heap, block):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     dest, source = Watched(heap, 200, np.int64), heap.array(payload(60, np.int64, me))
     whole[1, block](dest.array, source, 2, 3, right, left)
     for at in (0, 100):
@@ -265,7 +265,7 @@ def iput_and_reuse(dest, source, rounds, nelems, pe):
 @checklist("Remote memory access", "strided iput and iget")
 def test_source_may_be_reused_on_return(heap):
     """And the data arrives by the end of the kernel, as with put."""
-    right = neighbours()[2]
+    right = neighbors()[2]
     rounds, nelems = 10, 50
     dest, source = Watched(heap, rounds * 3 * nelems, np.int64), heap.zeros(2 * nelems, np.int64)
     iput_and_reuse[1, 40](dest.array, source, rounds, nelems, right)
@@ -283,7 +283,7 @@ def through_shared_memory(dest, source, to, origin):
 @checklist("Remote memory access", "strided iput and iget", "local operands off the heap")
 @needs_any_memory
 def test_shared_memory(heap):
-    me, n, right, left = neighbours()
+    me, n, right, left = neighbors()
     dest, source = Watched(heap, 60, np.float32), heap.array(payload(60, np.float32, me))
     through_shared_memory[1, 40](dest.array, source, right, left)
     expect(dest, 0, payload(60, np.float32, (me - 2) % n), 0, (2, 2), 30)

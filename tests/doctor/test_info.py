@@ -141,7 +141,7 @@ def test_a_bad_variable_in_a_job():
     assert "Traceback" not in done.stderr
 
 
-def test_misspelt_variable_is_reported():
+def test_misspelled_variable_is_reported():
     done = info(1, PGAS_TIMOUT="3")
     assert done.returncode == 0
     assert "unknown environment variables are ignored: PGAS_TIMOUT (did you mean PGAS_TIMEOUT?); check the spelling" in done.stderr

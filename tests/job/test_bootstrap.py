@@ -55,7 +55,7 @@ class Communicator:
 
 @pytest.fixture
 def mpi(monkeypatch):
-    """A stand-in for mpi4py.MPI, so that no MPI library is initialised in the tests' own process."""
+    """A stand-in for mpi4py.MPI, so that no MPI library is initialized in the tests' own process."""
     stand_in = SimpleNamespace(
         Comm=Communicator,
         Status=SimpleNamespace,

@@ -166,7 +166,7 @@ def test_alignment_that_is_no_power_of_two(alignment):
 
 
 @given(st.integers(0, 20))
-def test_alignment_is_honoured(shift):
+def test_alignment_is_honored(shift):
     heap = Allocator(1 << 22)
     allocate(heap, 1)
     assert allocate(heap, 1, 1 << shift).offset == max(ALIGNMENT, 1 << shift)

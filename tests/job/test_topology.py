@@ -6,7 +6,7 @@ import pytest
 
 from pgas.base.errors import BootstrapError, HeapError, TransportError
 from pgas.job.paths import topology
-from pgas.job.paths.topology import PE, START_MPS, Neighbours, check_alike, check_memory, check_shared_gpus, slow_engine
+from pgas.job.paths.topology import PE, START_MPS, Neighbors, check_alike, check_memory, check_shared_gpus, slow_engine
 
 OPTIONS = (("PGAS_SYMMETRIC_SIZE", 1 << 30), ("PGAS_TRANSPORT", "auto"))
 
@@ -22,7 +22,7 @@ def reachable(n):
 
 def choose_transport(requested, pes, access, engine="auto", per_node=(), ask=None):
     """The transport of PEs that have the NICs which they name, whatever is asked for."""
-    return topology.choose_transport(requested, Neighbours(pes, access, per_node), ask or (lambda name: pes), engine)
+    return topology.choose_transport(requested, Neighbors(pes, access, per_node), ask or (lambda name: pes), engine)
 
 
 # --------------------------------------------------------------------------------------------------------------- alike
@@ -194,7 +194,7 @@ def test_no_peer_access(requested):
 
 
 def groups(nodes, access=None, per_node=()):
-    return Neighbours([pe(i, node=f"{node}/boot/pid") for i, node in enumerate(nodes)], access or reachable(len(nodes)), per_node).groups
+    return Neighbors([pe(i, node=f"{node}/boot/pid") for i, node in enumerate(nodes)], access or reachable(len(nodes)), per_node).groups
 
 
 def test_who_is_near():
@@ -211,7 +211,7 @@ def test_who_is_near_where_gpus_do_not_reach_each_other():
     """Being near is mutual, and all that are near to one are near to each other: teams of near PEs depend on it."""
     access = reachable(4)
     access[0][2] = access[1][3] = access[3][0] = NO_ACCESS
-    near = Neighbours([pe(i, gpu=f"GPU-{i}") for i in range(4)], access)
+    near = Neighbors([pe(i, gpu=f"GPU-{i}") for i in range(4)], access)
     assert near.groups == (range(2), range(2, 4))
     assert near.nodes == (range(4),)  # TEAM_NODE, unlike TEAM_SHARED, does not depend on it
     assert near.apart(0, 2) == near.apart(2, 0) == NO_ACCESS

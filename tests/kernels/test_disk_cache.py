@@ -166,11 +166,11 @@ def kept(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "spoilt", [lambda code: b"", lambda code: code[:40], lambda code: code[:-1], lambda code: code[:-1] + b"\xff", lambda code: b"x" * 999]
+    "spoiled", [lambda code: b"", lambda code: code[:40], lambda code: code[:-1], lambda code: code[:-1] + b"\xff", lambda code: b"x" * 999]
 )
-def test_a_broken_file(spoilt, kept):
+def test_a_broken_file(spoiled, kept):
     """The warning names it, and it is written again."""
-    kept.write_bytes(spoilt(kept.read_bytes()))
+    kept.write_bytes(spoiled(kept.read_bytes()))
     with pytest.warns(PgasWarning, match=rf"{kept} was not loaded, so the code is being recompiled: it is broken \(\d+ bytes\)"):
         assert hits() == 0
     with quietly():

@@ -246,7 +246,7 @@ def compiled(call):
     try:
         sass.compile_ptx(scope["kernel"], tuple(parameters.values()))
     except TypingError as error:
-        return "TypingError: " + re.sub("\\x1b\\\\[[0-9;]*m", "", str(error))  # without colours
+        return "TypingError: " + re.sub("\\x1b\\\\[[0-9;]*m", "", str(error))  # without colors
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 

@@ -82,12 +82,12 @@ def mask_width(mask):
     return (int.from_bytes(mask, "big") // lowest_bit(mask)).bit_length()
 
 
-class Colour(IntEnum):
+class Color(IntEnum):
     RED = 1
 
 
 INNER = Table("inner", 2, Field("a", 0, 3), Field("b", 3, 13))
-OUTER = Table("outer", 8, Field("kind", 4, 12, Colour), Field("inner", 16, 16, table=INNER), Field("tail", 56, 8))
+OUTER = Table("outer", 8, Field("kind", 4, 12, Color), Field("inner", 16, 16, table=INNER), Field("tail", 56, 8))
 
 
 def test_nested():
@@ -181,8 +181,8 @@ def test_pretty():
 
 
 def test_named_and_byte():
-    assert fields.named(Colour, 1) == "0x1 RED"
-    assert fields.named(Colour, 7) == "0x7"
+    assert fields.named(Color, 1) == "0x1 RED"
+    assert fields.named(Color, 7) == "0x7"
     assert fields.named(None, 0x20) == "0x20"
     assert (OUTER.byte("kind"), OUTER.byte("tail")) == (0, 7)
     assert repr(OUTER) == "Table('outer', 0x8)"

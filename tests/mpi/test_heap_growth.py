@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conformance.checks import RANK, THROUGH_NIC, N, difference, everywhere, neighbours, payload, raises
+from conformance.checks import RANK, THROUGH_NIC, N, difference, everywhere, neighbors, payload, raises
 from descriptors import few_descriptors
 from numba import cuda
 
@@ -52,8 +52,8 @@ def put_and_add(dest, source, idx, pe):
 
 
 def reaches_right(dest):
-    """Check that puts by kernels and by the host reach the right neighbour's array, from its first byte to its last."""
-    _, _, right, left = neighbours()
+    """Check that puts by kernels and by the host reach the right neighbor's array, from its first byte to its last."""
+    _, _, right, left = neighbors()
     words = dest.view(np.int64)
     sources = [payload(words.size, np.int64, pe) for pe in range(pgas.n_pes())]
     source = pgas.array(sources[pgas.my_pe()])
@@ -268,7 +268,7 @@ def wait_and_put(word, dest, source, pe):
 def test_a_kernel_in_flight(small):
     """A kernel that starts before the heap grows goes on afterwards, with the keys of its start."""
     job, arrays = small
-    _, _, right, left = neighbours()
+    _, _, right, left = neighbors()
     sources = [payload(10_000, np.int64, pe) for pe in range(pgas.n_pes())]
     word, dest, source = pgas.zeros(1, np.uint64), pgas.zeros(10_000, np.int64), pgas.array(sources[pgas.my_pe()])
     word.copy_to_device(np.ones(1, np.uint64))

@@ -7,7 +7,7 @@ import pytest
 from numba import cuda
 
 import pgas
-from mpi.checks import THROUGH_NIC, Watched, capability, equal, everywhere, neighbours, payload
+from mpi.checks import THROUGH_NIC, Watched, capability, equal, everywhere, neighbors, payload
 from pgas.base.errors import TransportError
 from pgas.job import runtime
 from pgas.kernels import layout
@@ -85,7 +85,7 @@ def known(heap):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_put_and_get_in_kernels(heap, known, size):
-    me, n, right, left = neighbours()
+    me, n, right, left = neighbors()
     sources = [payload(size, np.int32, seed=pe) for pe in range(n)]
     source, back, dest = known(sources[me]), known(np.zeros(size, np.int32)), Watched(heap, size + 100, np.int32)
     put_and_get[1, 64](dest.array[50 : 50 + size], source, back, right)
@@ -95,7 +95,7 @@ def test_put_and_get_in_kernels(heap, known, size):
 
 
 def test_each_thread_with_its_own_array(heap, known):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     values = np.arange(128 * 8, dtype=np.float64)
     dest, source = heap.zeros(128 * 8), known(values + me)
     each_thread_puts[2, 64](dest, source, right)
@@ -103,7 +103,7 @@ def test_each_thread_with_its_own_array(heap, known):
 
 
 def test_signals_and_strides(heap, known):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     values = np.arange(1000, dtype=np.int64)
     dest, sig, source = heap.zeros((2, 1500), np.int64), heap.zeros(1, np.uint64), known(values + 1000 * me)
     tell[1, 32](dest[0, :1000], source, sig, right)
@@ -115,7 +115,7 @@ def test_signals_and_strides(heap, known):
 
 
 def test_from_the_host(heap, known):
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     dest, sig = heap.zeros(70_000, np.float32), heap.zeros(1, np.uint64)
     source, back = known(np.full(70_000, me + 1, np.float32)), known(np.zeros(70_000, np.float32))
     pgas.put_signal(dest, source, sig, 0, 7, pgas.SIGNAL_SET, right)
@@ -130,7 +130,7 @@ def test_from_the_host(heap, known):
 
 def test_arrays_that_share_pages_and_registering_again(heap):
     """Small arrays share pages. All keep their contents and work through the NIC, in any order of register and unregister."""
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     arrays = [on_device(np.full(100 + 50 * i, 100 * me + i, np.int16)) for i in range(6)]
     dest = heap.zeros((6, 400), np.int16)
     for order in ((0, 1, 2, 3, 4, 5), (5, 2, 0, 4, 1, 3)):
@@ -238,7 +238,7 @@ def test_finalize_unregisters(heap):
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 def test_arrays_of_other_libraries(heap, library):
     module = pytest.importorskip(library)
-    me, _, right, left = neighbours()
+    me, _, right, left = neighbors()
     make = (lambda: module.full((3000,), float(me), device="cuda")) if library == "torch" else (lambda: module.full(3000, float(me)))
     source = make()
     dtype = np.float32 if library == "torch" else np.float64

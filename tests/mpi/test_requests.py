@@ -106,7 +106,7 @@ def add_by_all(word, seen, rounds, pe):
 
 @pytest.mark.parametrize(("dtype", "rounds"), [(np.int32, ROUNDS), (np.uint64, ROUNDS), (np.float64, 4)], ids=str)
 def test_atomics_on_one_word(heap, dtype, rounds):
-    """By all threads of all PEs: nothing is lost, every old value is fetched once, the neighbours are untouched.
+    """By all threads of all PEs: nothing is lost, every old value is fetched once, the neighbors are untouched.
 
     Few threads add floats, as that is a compare-and-swap loop.
     """

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from conformance.checks import THROUGH_NIC, TRANSPORT, equal, neighbours
+from conformance.checks import THROUGH_NIC, TRANSPORT, equal, neighbors
 from numba import cuda
 
 import pgas
@@ -50,7 +50,7 @@ def moves(dest, source, back, counter, word, old, left, right):
 
 def works(heap):
     """Check that every kind of operation works between all PEs."""
-    me, n, right, left = neighbours()
+    me, n, right, left = neighbors()
     dest, source, back = heap.zeros(N, np.int32), heap.array(np.arange(N, dtype=np.int32) + 1000 * me), heap.zeros(N, np.int32)
     counter, word, old = heap.zeros(1, np.uint64), heap.zeros(1, np.uint64), heap.zeros(64, np.uint64)
     pgas.launch(moves, 1, 64, (dest, source, back, counter, word, old, left, right))
@@ -132,7 +132,7 @@ def unreachable_heap():
 @pytest.mark.parametrize("whose", ["of one PE", "of all PEs"])
 def test_wait_past_its_deadline(heap, whose):
     """Meanwhile, kernels of the other PEs wait for data that never comes; reset ends them."""
-    me, *_ = neighbours()
+    me, *_ = neighbors()
     kept = heap.array(np.arange(N) * (me + 1))
     dest, source, word = heap.zeros(4), heap.zeros(4), heap.zeros(1, np.uint64)
     for _ in range(2):
@@ -176,7 +176,7 @@ def test_job_without_an_error(heap):
 
 def test_call_that_is_not_reset(heap):
     """Its PE gets the error; a PE that resets waits until all do."""
-    me, n, *_ = neighbours()
+    me, n, *_ = neighbors()
     if me == 0:
         pgas.reset()
     elif n > 1:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from conformance.checks import THROUGH_NIC, WARP, launch_together, needs_peer, neighbours
+from conformance.checks import THROUGH_NIC, WARP, launch_together, needs_peer, neighbors
 from conformance.collectives import LL_BYTES
 from numba import cuda
 
@@ -128,7 +128,7 @@ def made_of(words, anew=False):
 def store_buffering(word, met, blind, correct, right):
     """In each round PEs 0 and 1 store to each other, then read their own word; blind counts the PEs that saw nothing.
 
-    They synchronise by atomics, which order nothing: before, to store at the same time, and after, as the fence of a barrier would help.
+    They synchronize by atomics, which order nothing: before, to store at the same time, and after, as the fence of a barrier would help.
     """
     me = pgas.my_pe()
     peer = 1 - me
@@ -199,7 +199,7 @@ LITMUS = {
     "fence without syncthreads": Litmus(
         made_of("p +sync 0:fence 0:p_sig 0:wait"), none_through_nic="fence is quiet, which also waits for WQEs of other threads"
     ),
-    # Neighbours synchronise by an atomic, which completes nothing.
+    # Neighbors synchronize by an atomic, which completes nothing.
     "barrier without quiet": Litmus(made_of("fill put_nbi_data +barrier_all_block -sync -0:atomic_add -0:wait_ge", anew=True)),
     "store buffering": Litmus(
         store_buffering,
@@ -223,7 +223,7 @@ def test_litmus(heap, name, correct):
     found = launches = 0
     while not found and launches < (LAUNCHES if correct else MOST):
         arrays = [heap.zeros(size, dtype) for size, dtype in program.arrays]
-        launch_together(program.kernel, 1, program.threads, *arrays, correct, neighbours()[2])
+        launch_together(program.kernel, 1, program.threads, *arrays, correct, neighbors()[2])
         pgas.barrier_all()
         found = sum(pgas.allgather_object(int(program.forbidden(*(array.copy_to_host() for array in arrays)))))
         for array in arrays:

@@ -10,7 +10,7 @@ import pytest
 
 from pgas.base.errors import TransportError
 from pgas.job.paths import hca
-from pgas.job.paths.topology import PE, Neighbours, choose_transport
+from pgas.job.paths.topology import PE, Neighbors, choose_transport
 from pgas.transports import registry
 from pgas.transports.devices import Device, Gid, Port
 from pgas.transports.ibgda.nic import DirectNIC
@@ -135,7 +135,7 @@ def pe(number, nic, why="asked for", node="alpha/boot/pid:[1]"):
 
 
 def over_devices(pes):
-    return choose_transport("ibrc", Neighbours(pes, [[None] * 2] * 2), lambda name: pes)
+    return choose_transport("ibrc", Neighbors(pes, [[None] * 2] * 2), lambda name: pes)
 
 
 def test_jobs_over_devices():

@@ -12,7 +12,7 @@ job = jobs.job
 
 over_both = pytest.mark.parametrize("transport", ["ibgda", "ibrc"])
 
-#: Each PE asks its right neighbour. The bytes of a value differ, so a wrong order of bytes shows.
+#: Each PE asks its right neighbor. The bytes of a value differ, so a wrong order of bytes shows.
 ATOMICS = """
 pgas.init()
 me, n = pgas.my_pe(), pgas.n_pes()

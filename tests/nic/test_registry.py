@@ -96,6 +96,6 @@ def test_topology_names_no_transport():
     pes = [topology.PE(number, "here", 1, "0", None, "", False, 0, ()) for number in range(2)]
     registry._registered["other"] = Other()
     try:
-        assert topology.choose_transport("other", topology.Neighbours(pes, [[None] * 2] * 2), pytest.fail)[0] == "other"
+        assert topology.choose_transport("other", topology.Neighbors(pes, [[None] * 2] * 2), pytest.fail)[0] == "other"
     finally:
         del registry._registered["other"]

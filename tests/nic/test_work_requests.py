@@ -137,7 +137,7 @@ def test_atomics_of_4_bytes(offset):
     halves = model.heap.view(np.uint32)
     halves[:4] = 0xFFFF_FFFF, 0x1234, 0xFFFF_FFFF, 0x1234
     mine, other = offset // 4, 1 - offset // 4
-    before, neighbour = int(halves[mine]), int(halves[other])
+    before, neighbor = int(halves[mine]), int(halves[other])
     at = model.heap.ctypes.data + offset
     model.run(
         [
@@ -147,7 +147,7 @@ def test_atomics_of_4_bytes(offset):
             (Request.COMPARE_SWAP | LANDING, 4, *cell(model, 2), at, 0x5555, 0x7777_7777),
         ]
     )
-    assert (halves[mine], halves[other]) == (0xABCD, neighbour)
+    assert (halves[mine], halves[other]) == (0xABCD, neighbor)
     assert [int.from_bytes(model.cells[i : i + 1].tobytes()[:4], "big") for i in range(3)] == [before, (before + 4) & 0xFFFF_FFFF, 0xABCD]
 
 

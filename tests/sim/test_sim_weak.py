@@ -287,7 +287,7 @@ def test_a_thread_sees_its_own_stores(slots: Slots) -> None:
 @pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("deferred", [False, True])
 def test_everything_arrives_by_the_end_of_the_kernel(slots: Slots, width: int, deferred: bool) -> None:
-    """Cooperative copies of all widths, with and without stride; the neighbours are untouched."""
+    """Cooperative copies of all widths, with and without stride; the neighbors are untouched."""
     own, remote, count = slots.own_lo, slots.remote_lo, 4096 // width
 
     def copies(first: int, step: int) -> None:

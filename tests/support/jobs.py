@@ -138,7 +138,7 @@ def launcher(npes):
 
 
 def _plain(text):
-    """Return output without a launcher's prefixes and colours."""
+    """Return output without a launcher's prefixes and colors."""
     return re.sub(r"\x1b\[[0-9;]*m|^\[PE \d+\] ", "", text, flags=re.MULTILINE)
 
 

@@ -1,7 +1,7 @@
 """Executes the PTX of a kernel for lanes of one warp in simulated memory, to check the stores of compiled code without a GPU.
 
 It knows the instructions of pgas's kernels and refuses all others. Between two collective instructions, which all lanes must reach
-together, lanes run one after another. Memory order is not modelled.
+together, lanes run one after another. Memory order is not modeled.
 """
 
 import functools

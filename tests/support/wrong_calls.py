@@ -63,8 +63,8 @@ def calls():
         given = [right[p.name] for p in taken if p.default is p.empty]
         wrong = [[*right.values(), "0"], [*given, "stream=0"]]
         if given:
-            misspelt = f"{taken[len(given) - 1].name}s={given[-1]}"
-            wrong += [given[:-1], [], [*given[:-1], misspelt], [*given, f"{taken[0].name}={given[0]}"]]
+            misspelled = f"{taken[len(given) - 1].name}s={given[-1]}"
+            wrong += [given[:-1], [], [*given[:-1], misspelled], [*given, f"{taken[0].name}={given[0]}"]]
         for arguments in wrong:
             yield name, "", f"pgas.{name}({', '.join(arguments)})"
         for p in taken:

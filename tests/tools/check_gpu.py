@@ -29,7 +29,7 @@ from pgas.perftests.harness.jobs import BASELINES, ROOT, Step, gpus, machine_nam
 from pgas.perftests.harness.report import commit, now
 from pgas.transports import registry
 
-#: Over the software card: scattered and neighbouring p, block puts; each CTA has a queue pair.
+#: Over the software card: scattered and neighboring p, block puts; each CTA has a queue pair.
 NIC_MEASUREMENTS = {
     "shmem_p_bw-ibgda-8x1024-scattered": "shmem_p_bw --transport ibgda -n 20 -w 5 -c 8 -t 1024 -i 2 -b 64K -e 512K",
     "shmem_p_bw-ibgda-64x1024-scattered": "shmem_p_bw --transport ibgda -n 20 -w 5 -c 64 -t 1024 -i 2 -b 512K -e 4M",

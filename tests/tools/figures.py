@@ -198,7 +198,7 @@ def _jacobi(runs: Sequence[Mapping[str, Any]]) -> tuple[str, list[Panel]]:
             title.append(text.format(ratio))
     alone = max((row["one_pe_ms"] for row in rows), default=None)
     if alone is not None:
-        title.append("dashed grey: one PE alone, which sends nothing, in the slowest run")
+        title.append("dashed gray: one PE alone, which sends nothing, in the slowest run")
     curves = [
         Curve(f"{transport}, {curve.removeprefix('Jacobi by ')}", points, i // 2, hollow=curve == JACOBI_PUT)
         for i, ((curve, transport), points) in enumerate(times.items())

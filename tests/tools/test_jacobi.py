@@ -65,7 +65,7 @@ def test_it_ends_when_nothing_changes(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("npes", [1, 2, 3])  # three have different neighbours above and below
+@pytest.mark.parametrize("npes", [1, 2, 3])  # three have different neighbors above and below
 @pytest.mark.parametrize("transport", ["p2p", "ibgda", "ibrc"])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_versions(version, transport, npes):

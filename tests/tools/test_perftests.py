@@ -478,7 +478,7 @@ def test_run_on_two_pes(test, argv, sizes, tmp_path):
     ],
 )
 def test_the_nic_counts_the_messages(tmp_path, transport, test, flags):
-    """Each put, and each p that does not coalesce, is a WQE. Over ibgda neighbouring p share WQEs."""
+    """Each put, and each p that does not coalesce, is a WQE. Over ibgda neighboring p share WQEs."""
     output = tmp_path / "run.json"
     command = ["-m", f"pgas.perftests.{test}", "--transport", transport, "-b", "512", "-e", "2K", "-n", "3", "--json", str(output), *flags]
     done = mpirun(2, *command)

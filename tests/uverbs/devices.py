@@ -91,8 +91,8 @@ class Machine:
 machine = Machine()
 
 
-def mac_towards(gid: bytes) -> bytes | None:
-    """Return the MAC for packets to a GID, None without a route; the kernel resolves it by route and neighbour."""
+def mac_toward(gid: bytes) -> bytes | None:
+    """Return the MAC for packets to a GID, None without a route; the kernel resolves it by route and neighbor."""
     if not machine.routed:
         return None
     owners = (device.mac for device in DEVICES if device.ethernet and gid in [entry.gid for entry in device.gids])

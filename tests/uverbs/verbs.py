@@ -14,7 +14,7 @@ from typing import Any
 
 from pgas.base.errors import TransportError
 from uverbs import cards
-from uverbs.devices import Region, mac_towards, machine
+from uverbs.devices import Region, mac_toward, machine
 from uverbs.process import Attributes, Errno, File, map_registers, method
 
 u8, u16, u32, u64 = ctypes.c_uint8, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
@@ -349,7 +349,7 @@ def create_ah(file: File, core: bytes, attributes: Attributes) -> bytes:
         raise Errno(errno.EINVAL, "no such port or GID")
     response = CreateAhResp(response_length=ctypes.sizeof(CreateAhResp))
     if file.device.ethernet:
-        mac = mac_towards(bytes(request.dgid)) if request.is_global else None
+        mac = mac_toward(bytes(request.dgid)) if request.is_global else None
         if mac is None:
             raise Errno(errno.ENETUNREACH, "no route")
         response.dmac = (u8 * 6)(*mac)

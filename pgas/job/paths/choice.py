@@ -25,19 +25,19 @@ class Paths:
 
     transport: registry.Transport
     reason: str  #: for messages: why this transport
-    neighbours: topology.Neighbours
+    neighbors: topology.Neighbors
     pes: Sequence[topology.PE]  #: with their NICs
     choice: Choice | None  #: the NIC of this PE, None if it uses none
 
     @property
     def groups(self) -> tuple[Sequence[int], ...]:
         """All PEs, in groups that map each other's memory."""
-        return self.neighbours.groups if self.transport.maps_peers else tuple(range(pe, pe + 1) for pe in range(len(self.pes)))
+        return self.neighbors.groups if self.transport.maps_peers else tuple(range(pe, pe + 1) for pe in range(len(self.pes)))
 
     @property
     def nodes(self) -> tuple[Sequence[int], ...]:
         """All PEs, in groups of one node each."""
-        return self.neighbours.nodes
+        return self.neighbors.nodes
 
     @property
     def in_row(self) -> bool:
@@ -87,7 +87,7 @@ class Paths:
             return self.reason
         if b in self.near_pes(a):
             return "memory is mapped"
-        return self.neighbours.apart(a, b) or "other PEs on their node do not map each other's memory"
+        return self.neighbors.apart(a, b) or "other PEs on their node do not map each other's memory"
 
     def reasons(self) -> list[str]:
         """Return lines about the paths of all pairs of PEs and the reasons for them."""
@@ -118,7 +118,7 @@ def choose(
     wanted, nodes = requested["PGAS_TRANSPORT"], [pe.node for pe in pes]
     turn = nodes[:me].count(nodes[me])
     own, _ = job.together("pgas.init()", lambda: [None if gpu is None else gpu.access(pe.gpu or "") for pe in pes])
-    neighbours = topology.Neighbours(pes, job.exchange(own), requested["PGAS_PES_PER_NODE"])
+    neighbors = topology.Neighbors(pes, job.exchange(own), requested["PGAS_PES_PER_NODE"])
     choices: dict[str, Choice] = {}
     asked: dict[str, Sequence[topology.PE]] = {}
 
@@ -137,8 +137,8 @@ def choose(
         asked[name] = [replace(pe, nic=found, nic_reason=reason) for pe, (found, reason) in zip(pes, met, strict=True)]
         return asked[name]
 
-    name, reason = topology.choose_transport(wanted, neighbours, ask, requested["PGAS_ENGINE"])
+    name, reason = topology.choose_transport(wanted, neighbors, ask, requested["PGAS_ENGINE"])
     through = next(iter(registry.over_nic(name)), None)
     if through is None and turn == 0 and (remark := hca.unused(requested)):
         warn(f"{remark}; transport {name} uses none")
-    return Paths(registry.get(name), reason, neighbours, asked.get(through or "", pes), choices.get(through or ""))
+    return Paths(registry.get(name), reason, neighbors, asked.get(through or "", pes), choices.get(through or ""))

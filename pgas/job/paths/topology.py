@@ -152,7 +152,7 @@ _APART = "on different nodes or in different containers"
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class Neighbors:
     """Which PEs are on one node, and which of these map each other's memory.
 
     Args:
@@ -205,12 +205,12 @@ class Neighbours:
 Ask = Callable[[str], Sequence[PE]]
 
 
-def choose_transport(requested: str, neighbours: Neighbours, ask: Ask, engine: str = "auto") -> tuple[str, str]:
+def choose_transport(requested: str, neighbors: Neighbors, ask: Ask, engine: str = "auto") -> tuple[str, str]:
     """Return the name of the transport, or pair of transports, of the job, and the reason. Collective if ask is.
 
     Args:
         requested: value of PGAS_TRANSPORT.
-        neighbours: the nodes of the PEs, and which PEs map each other's memory.
+        neighbors: the nodes of the PEs, and which PEs map each other's memory.
         ask: function that queries NICs.
         engine: value of PGAS_ENGINE.
 
@@ -219,11 +219,11 @@ def choose_transport(requested: str, neighbours: Neighbours, ask: Ask, engine: s
     """
     transport, through = registry.get(requested), registry.over_nic(requested)
     if requested != "auto" and through:
-        what = _over(through[0], neighbours, ask(through[0]), engine)
+        what = _over(through[0], neighbors, ask(through[0]), engine)
         return requested, f"asked for; {what}" if through == (requested,) else f"asked for; {through[0]} {what}"
-    if len(neighbours.groups) == 1:
+    if len(neighbors.groups) == 1:
         return transport.name, "all PEs are on one node and map each other's memory"
-    refusal = _unmapped(transport.name, neighbours)
+    refusal = _unmapped(transport.name, neighbors)
     if not through:
         raise TransportError(f"{refusal}; with NICs: PGAS_TRANSPORT={' or '.join(registry.pairs())}")
     having: dict[str, Sequence[PE]] = {}
@@ -232,33 +232,33 @@ def choose_transport(requested: str, neighbours: Neighbours, ask: Ask, engine: s
         having[name] = ask(name)
         without = min((pe for pe in having[name] if pe.nic in ("", SOFTHCA)), key=lambda pe: pe.nic, default=None)
         if without is None:
-            return _with_nics(transport.name, name, neighbours, having[name], engine)
+            return _with_nics(transport.name, name, neighbors, having[name], engine)
         lacking.setdefault(f"PE {without.number} has no NIC ({without.nic_reason})", []).append(name)
-    if neighbours.one_machine and neighbours.per_node and all(pe.nic for pes in having.values() for pe in pes):
-        return _with_nics(transport.name, through[0], neighbours, having[through[0]], engine)
+    if neighbors.one_machine and neighbors.per_node and all(pe.nic for pes in having.values() for pe in pes):
+        return _with_nics(transport.name, through[0], neighbors, having[through[0]], engine)
     nics = ", ".join(f"for {' and '.join(names)} {why}" for why, names in lacking.items())
     raise TransportError(f"{refusal}; {nics}")
 
 
-def _with_nics(near: str, far: str, neighbours: Neighbours, pes: Sequence[PE], engine: str) -> tuple[str, str]:
+def _with_nics(near: str, far: str, neighbors: Neighbors, pes: Sequence[PE], engine: str) -> tuple[str, str]:
     """Return the name and the reason of a job whose PEs use NICs, and a second transport where they map each other's memory."""
-    alone = all(len(group) == 1 for group in neighbours.groups)  # Then no pair of PEs would use a second transport.
+    alone = all(len(group) == 1 for group in neighbors.groups)  # Then no pair of PEs would use a second transport.
     why = "no PE maps another's memory" if alone else "not all PEs map each other's memory"
-    return far if alone else f"{near},{far}", f"{why}; {far} {_over(far, neighbours, pes, engine)}"
+    return far if alone else f"{near},{far}", f"{why}; {far} {_over(far, neighbors, pes, engine)}"
 
 
-def _unmapped(name: str, neighbours: Neighbours) -> str:
+def _unmapped(name: str, neighbors: Neighbors) -> str:
     """Return the error of a transport that needs all PEs to map each other's memory. It names the first two PEs that do not."""
-    pes, n = neighbours.pes, len(neighbours.pes)
-    a, b, why = next((a, b, why) for b in range(n) for a in range(b) if (why := neighbours.apart(a, b)) is not None)
-    if not neighbours.together(a, b):
+    pes, n = neighbors.pes, len(neighbors.pes)
+    a, b, why = next((a, b, why) for b in range(n) for a in range(b) if (why := neighbors.apart(a, b)) is not None)
+    if not neighbors.together(a, b):
         return f"{_hosts(pes[a], pes[b])} are {why}: {name} connects only PEs on one node"
-    if neighbours.access[a][b] is None:
+    if neighbors.access[a][b] is None:
         a, b = b, a
     return f"transport {name}: PE {a} cannot reach the memory of PE {b}: {why}"
 
 
-def _over(name: str, neighbours: Neighbours, pes: Sequence[PE], engine: str) -> str:
+def _over(name: str, neighbors: Neighbors, pes: Sequence[PE], engine: str) -> str:
     """Return a text with the PEs' NICs that a transport uses, or with the software NIC.
 
     Raises:
@@ -266,7 +266,7 @@ def _over(name: str, neighbours: Neighbours, pes: Sequence[PE], engine: str) -> 
     """
     if real := [pe for pe in pes if pe.nic != SOFTHCA]:
         return _over_devices(pes, real)
-    if not neighbours.one_machine:
+    if not neighbors.one_machine:
         where = _hosts(pes[0], next(pe for pe in pes if pe.node != pes[0].node))
         raise TransportError(f"{where} are {_APART}: {name} over the software NIC connects only PEs on one node")
     why = f": {pes[0].nic_reason}" if pes[0].nic_reason else ""
