@@ -5,12 +5,12 @@ from typing import Any
 
 from pgas.base.backend import SIMULATOR
 from pgas.kernels import operation, state
-from pgas.kernels.collectives import far, near
+from pgas.kernels.collectives import far, near, sizes
 from pgas.kernels.collectives.channel import channel_of
 from pgas.kernels.collectives.strategy import Strategy
 from pgas.kernels.compiler import address_of, constant, device, element_size, types, u32, u64
 from pgas.kernels.ops import operands
-from pgas.kernels.ops.team import is_near, size_of
+from pgas.kernels.ops.team import is_near, rank_of, size_of
 from pgas.kernels.paths import transport
 from pgas.kernels.refusals import kind_of, refuse
 from pgas.kernels.scope import BLOCK, Scope
@@ -18,10 +18,11 @@ from pgas.kernels.scope import BLOCK, Scope
 if SIMULATOR:
     from pgas.sim import engine
 
-__all__ = ["alone", "body_of", "by_strategy", "dividing", "entering", "fitting", "of_arrays", "pair"]
+__all__ = ["alone", "body_of", "by_strategy", "dividing", "entering", "fitting", "of_arrays", "pair", "sized"]
 
 _0, _DEST, _SOURCE = constant(0), constant(operation.SYMMETRIC), constant(operation.LOCAL)
 _MISFIT, _NO_SUCH_PART = constant(kind_of("misfit")), constant(kind_of("no such part"))
+_NO_MULTIPLE, _IN_PLACE = constant(kind_of("no multiple")), constant(kind_of("in place"))
 
 #: Parts of a message begin at multiples of this number of bytes, so that a part is aligned like the whole.
 _GRAIN = constant(128)
@@ -111,6 +112,45 @@ def fitting(name: str, itemsize: int) -> Any:
     return fits
 
 
+def sized(plain: str) -> Callable[[str, int], Any]:
+    """Return ``request_of(name, itemsize)`` of of_arrays() for a collective of which both sides know the sizes (sizes.py)."""
+    rules = sizes.of(plain)
+
+    def request_of(name: str, itemsize: int) -> Any:
+        fits, nbytes = fitting(name, itemsize), constant(itemsize)
+        if rules is sizes.ALIKE:
+
+            @device
+            def alike(op, c, dest, dest_size, source, source_size):
+                if not fits(op, c, dest, dest_size, source_size, source, source_size, source_size):
+                    return dest, source, _0
+                return dest, source, source_size * nbytes
+
+            return alike
+        divides, moved, in_place = rules.divides, device(rules.moved), device(rules.in_place)
+        of_dest, of_source = device(rules.dest), device(rules.source)
+
+        @device
+        def request(op, c, dest, dest_size, source, source_size):
+            n = u64(size_of(c[1]))
+            each = moved(n, dest_size, source_size)
+            if divides:
+                if each * n != source_size:
+                    state.fail(_NO_MULTIPLE, op, n, source, source_size, _0, _SOURCE)
+                    return dest, source, _0
+            if in_place(dest == source, n, rank_of(c[1]), dest_size, source_size):
+                state.fail(_IN_PLACE, op, n, dest, _0, _0, _DEST)
+                return dest, source, _0
+            needed, needed_source = of_dest(n, dest_size, source_size), of_source(n, dest_size, source_size)
+            if not fits(op, c, dest, dest_size, needed, source, source_size, needed_source):
+                return dest, source, _0
+            return dest, source, each * nbytes
+
+        return request
+
+    return request_of
+
+
 def dividing(name: str, part: Any) -> Any:
     """Make ``divide(nbytes, part)``: return the offset and the number of bytes of a part of nbytes; without a part, 0 and nbytes.
 
@@ -142,13 +182,13 @@ def dividing(name: str, part: Any) -> Any:
     return divide
 
 
-def of_arrays(plain: str, scope: Scope, request_of: Any, perform_of: Any) -> Callable[..., Any]:
+def of_arrays(plain: str, scope: Scope, perform_of: Any, request_of: Any = None) -> Callable[..., Any]:
     """Typing function of ``(team, dest, source, channel)``, and in a block ``part``.
 
     ``request_of(name, itemsize)`` makes ``request(op, c, dest, dest_size, source, source_size)``, which checks sizes and returns dest,
-    source, and bytes; the bytes are 0 if the sizes are rejected.
+    source, and bytes; the bytes are 0 if the sizes are rejected. Default: sized().
     """
-    name = plain + scope.suffix
+    name, request_of = plain + scope.suffix, request_of or sized(plain)
 
     def make(team: Any, dest: Any, source: Any, channel: Any, part: Any) -> Any:
         unit = pair(name, team, dest, source, channel)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pgas.kernels import operation, state, window
+from pgas.kernels.collectives import sizes
 from pgas.kernels.collectives.call import alone, by_strategy, dividing, entering, fitting, of_arrays, pair
 from pgas.kernels.collectives.strategy import Strategy
 from pgas.kernels.collectives.words import copy_words, first_of, in_batches, store_four, store_word
@@ -22,9 +23,9 @@ from pgas.kernels.refusals import kind_of, refuse
 from pgas.kernels.scope import BLOCK, Scope
 from pgas.kernels.typed import layout
 
-_0, _1, _3, _4, _SHORT = constant(0), constant(1), constant(3), constant(4), constant((1 << 32) - 1)
+_0, _1, _3, _4 = (constant(c) for c in (0, 1, 3, 4))
 _DEST, _SOURCE = constant(operation.SYMMETRIC), constant(operation.LOCAL)
-_MISFIT, _NO_MULTIPLE, _IN_PLACE = constant(kind_of("misfit")), constant(kind_of("no multiple")), constant(kind_of("in place"))
+_MISFIT, _IN_PLACE = constant(kind_of("misfit")), constant(kind_of("in place"))
 _NO_MEMBER, _OTHER_COUNT = constant(kind_of("no member")), constant(kind_of("other count"))
 _NEGATIVE = constant(state.NEGATIVE)
 
@@ -93,44 +94,6 @@ def _alltoall(scope: Scope, unit: int, *, same: bool) -> Callable[[Strategy], An
     return make
 
 
-def _each(name: str, itemsize: int) -> Any:
-    """Make the request of alltoall: equal parts of source for all members."""
-    fits, nbytes = fitting(name, itemsize), constant(itemsize)
-
-    @device
-    def request(op, c, dest, dest_size, source, source_size):
-        n = u64(size_of(c[1]))
-        each = u64(u32(source_size) // u32(n)) if source_size <= _SHORT else source_size // n  # 64-bit division takes 0.1 us
-        if each * n != source_size:
-            state.fail(_NO_MULTIPLE, op, n, source, source_size, _0, _SOURCE)
-            return dest, source, _0
-        if dest == source and source_size != _0 and n > _1:  # empty arrays may have no address
-            state.fail(_IN_PLACE, op, n, dest, _0, _0, _DEST)
-            return dest, source, _0
-        if not fits(op, c, dest, dest_size, source_size, source, source_size, source_size):
-            return dest, source, _0
-        return dest, source, each * nbytes
-
-    return request
-
-
-def _all_of_source(name: str, itemsize: int) -> Any:
-    """Make the request of fcollect: dest has room for source.size elements of every member."""
-    fits, nbytes = fitting(name, itemsize), constant(itemsize)
-
-    @device
-    def request(op, c, dest, dest_size, source, source_size):
-        n = u64(size_of(c[1]))
-        if dest == source and source_size != _0 and n > _1 and rank_of(c[1]) != 0:
-            state.fail(_IN_PLACE, op, n, dest, _0, _0, _DEST)
-            return dest, source, _0
-        if not fits(op, c, dest, dest_size, n * source_size, source, source_size, source_size):
-            return dest, source, _0
-        return dest, source, source_size * nbytes
-
-    return request
-
-
 def _all_of_notes(name: str, itemsize: int) -> Any:
     """Make the request of fcollect for the host's team-setup records in team memory (pgas/api/team.py)."""
     nbytes = constant(itemsize)
@@ -144,12 +107,12 @@ def _all_of_notes(name: str, itemsize: int) -> Any:
 
 def alltoall(scope: Scope) -> Callable[..., Any]:
     """Typing function of alltoall at a scope."""
-    return of_arrays("alltoall", scope, _each, functools.partial(_alltoall, same=False))
+    return of_arrays("alltoall", scope, functools.partial(_alltoall, same=False))
 
 
 def fcollect(scope: Scope, *, notes: bool = False) -> Callable[..., Any]:
     """Typing function of fcollect at a scope. notes: for the team-setup records that members exchange when they create a team."""
-    return of_arrays("fcollect", scope, _all_of_notes if notes else _all_of_source, functools.partial(_alltoall, same=True))
+    return of_arrays("fcollect", scope, functools.partial(_alltoall, same=True), _all_of_notes if notes else None)
 
 
 # broadcast ------------------------------------------------------------------------------------------------------------------------
@@ -256,7 +219,7 @@ def collect(scope: Scope) -> Callable[..., Any]:
 
 def _collect(scope: Scope, unit: int, name: str, itemsize: int) -> Callable[[Strategy], Any]:
     """All members exchange their element counts, then store their elements into every dest. request: dest, its size, source, its size."""
-    fits, each = fitting(name, itemsize), constant(itemsize)
+    fits, each, in_place = fitting(name, itemsize), constant(itemsize), device(sizes.of("collect").in_place)
 
     @device
     def count(q, request):
@@ -273,7 +236,7 @@ def _collect(scope: Scope, unit: int, name: str, itemsize: int) -> Callable[[Str
         @device
         def perform(op, c, request):
             dest, dest_size, source, size = request
-            if dest == source and size != _0 and size_of(c[1]) > 1:
+            if in_place(dest == source, u64(size_of(c[1])), rank_of(c[1]), dest_size, size):
                 state.fail(_IN_PLACE, op, u64(size_of(c[1])), dest, _0, _0, _DEST)
                 return
             epoch = begin(op, c)
@@ -309,7 +272,7 @@ def alltoallv(scope: Scope) -> Callable[..., Any]:
             if not isinstance(row, types.Array) or row.ndim != 1 or not isinstance(row.dtype, types.Integer):
                 refuse("row of integers", function=name, name=argument, found=operands.described(row))
         enter = entering(scope, name, operands.contiguous(name, dest=dest, source=source))
-        fits = fitting(name, element_size(dest.dtype))
+        fits, in_place = fitting(name, element_size(dest.dtype)), device(sizes.of("alltoallv").in_place)
         perform = alone(name, scope, by_strategy(_alltoallv(scope, unit, element_size(dest.dtype))))
 
         def body(team, dest, dest_counts, dest_displs, source, source_counts, source_displs, channel=0):
@@ -325,7 +288,7 @@ def alltoallv(scope: Scope) -> Callable[..., Any]:
                     for q in range(n):
                         needed = max(needed, _end(u64(dest_displs[q]), u64(dest_counts[q])))
                         had = max(had, _end(u64(source_displs[q]), u64(source_counts[q])))
-                    if to == origin and needed != _0 and n > _1:
+                    if in_place(to == origin, n, rank_of(c[1]), needed, had):
                         state.fail(_IN_PLACE, op, n, to, _0, _0, _DEST)
                     elif fits(op, c, to, u64(dest.size), needed, origin, u64(source.size), had):
                         perform(op, c, (op, to, dest_counts, dest_displs, origin, source_counts, source_displs))

@@ -5,7 +5,7 @@ from typing import Any
 
 from pgas.kernels import operation, state, window
 from pgas.kernels.codes import OPERATIONS, Reduction
-from pgas.kernels.collectives.call import body_of, by_strategy, dividing, fitting, pair
+from pgas.kernels.collectives.call import body_of, by_strategy, dividing, pair, sized
 from pgas.kernels.collectives.operators import Combine, has_locations, identity, location, reduction
 from pgas.kernels.collectives.strategy import Strategy
 from pgas.kernels.collectives.words import combined, store_word
@@ -17,7 +17,7 @@ from pgas.kernels.scope import BLOCK, Scope
 from pgas.kernels.typed import layout
 
 _0 = constant(0)
-_NO_PAIRS, _IN_PLACE = constant(kind_of("no pairs")), constant(kind_of("in place"))
+_NO_PAIRS = constant(kind_of("no pairs"))
 _DEST, _SOURCE = constant(operation.SYMMETRIC), constant(operation.LOCAL)
 
 
@@ -134,38 +134,7 @@ def _scan(scope: Scope, unit: int, combine: Combine, identity: int | None) -> Ca
     return make
 
 
-def _like_source(name: str, itemsize: int) -> Any:
-    """Make the request of reduce and scans: dest has source.size elements."""
-    fits, nbytes = fitting(name, itemsize), constant(itemsize)
-
-    @device
-    def request(op, c, dest, dest_size, source, source_size):
-        if not fits(op, c, dest, dest_size, source_size, source, source_size, source_size):
-            return dest, source, _0
-        return dest, source, source_size * nbytes
-
-    return request
-
-
-def _part_of_source(name: str, itemsize: int) -> Any:
-    """Make the request of reducescatter: source has dest.size elements for every member."""
-    fits, nbytes = fitting(name, itemsize), constant(itemsize)
-
-    @device
-    def request(op, c, dest, dest_size, source, source_size):
-        if dest == source and dest_size != _0 and rank_of(c[1]) != 0:
-            state.fail(_IN_PLACE, op, u64(size_of(c[1])), dest, _0, _0, _DEST)
-            return dest, source, _0
-        if not fits(op, c, dest, dest_size, dest_size, source, source_size, u64(size_of(c[1])) * dest_size):
-            return dest, source, _0
-        return dest, source, dest_size * nbytes
-
-    return request
-
-
-def _reducing(
-    plain: str, scope: Scope, request_of: Any, perform_of: Callable[..., Callable[[Strategy], Any]], *, divides: bool
-) -> Callable[..., Any]:
+def _reducing(plain: str, scope: Scope, perform_of: Callable[..., Callable[[Strategy], Any]], *, divides: bool) -> Callable[..., Any]:
     """Typing function of ``(team, dest, source, op, channel)``, and in a block ``part`` if it ``divides``.
 
     ``perform_of(scope, unit, op, dtype, combine)`` is for by_strategy().
@@ -176,7 +145,7 @@ def _reducing(
         unit, which = pair(name, team, dest, source, channel), operation_of(name, op)
         operands.computable(name, dest.dtype)
         combine = reduction(name, which, dest.dtype)
-        request, contiguous = request_of(name, element_size(dest.dtype)), operands.contiguous(name, dest=dest, source=source)
+        request, contiguous = sized(plain)(name, element_size(dest.dtype)), operands.contiguous(name, dest=dest, source=source)
         strategy = by_strategy(perform_of(scope, unit, which, dest.dtype, combine))
         return body_of(name, scope, contiguous, request, strategy, dividing(name, part))
 
@@ -201,7 +170,7 @@ def _reducing(
 
 def reduce(scope: Scope) -> Callable[..., Any]:
     """Typing function of reduce at a scope."""
-    return _reducing("reduce", scope, _like_source, lambda scope, unit, op, dtype, combine: _reduce(scope, unit, combine), divides=True)
+    return _reducing("reduce", scope, lambda scope, unit, op, dtype, combine: _reduce(scope, unit, combine), divides=True)
 
 
 def reducescatter(scope: Scope) -> Callable[..., Any]:
@@ -209,7 +178,6 @@ def reducescatter(scope: Scope) -> Callable[..., Any]:
     return _reducing(
         "reducescatter",
         scope,
-        _part_of_source,
         lambda scope, unit, op, dtype, combine: _reducescatter(scope, unit, combine),
         divides=True,
     )
@@ -217,9 +185,7 @@ def reducescatter(scope: Scope) -> Callable[..., Any]:
 
 def inscan(scope: Scope) -> Callable[..., Any]:
     """Typing function of inscan at a scope."""
-    return _reducing(
-        "inscan", scope, _like_source, lambda scope, unit, op, dtype, combine: _scan(scope, unit, combine, None), divides=False
-    )
+    return _reducing("inscan", scope, lambda scope, unit, op, dtype, combine: _scan(scope, unit, combine, None), divides=False)
 
 
 def exscan(scope: Scope) -> Callable[..., Any]:
@@ -227,7 +193,6 @@ def exscan(scope: Scope) -> Callable[..., Any]:
     return _reducing(
         "exscan",
         scope,
-        _like_source,
         lambda scope, unit, op, dtype, combine: _scan(scope, unit, combine, identity(op, dtype)),
         divides=False,
     )
@@ -246,7 +211,7 @@ def best(plain: str, scope: Scope, *, least: bool) -> Callable[..., Any]:
                 refuse("pairs", function=name, name=argument, found=operands.described(array))
         combine = location(array.dtype, least=least)
         contiguous = operands.contiguous(name, dest=dest, source=source, order=operands.C_ORDER)
-        request_of = _like_source(name, element_size(dest.dtype))
+        request_of = sized(plain)(name, element_size(dest.dtype))
         perform = body_of(name, scope, contiguous, request_of, by_strategy(_reduce(scope, unit, combine)), dividing(name, None))
 
         def body(team, dest, source, channel=0):

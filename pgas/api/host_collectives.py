@@ -32,6 +32,7 @@ from pgas.job.paths.platform import platform
 from pgas.kernels import layout, refusals
 from pgas.kernels.codes import OPERATIONS, Reduction
 from pgas.kernels.collectives import movement as collectives
+from pgas.kernels.collectives import sizes
 from pgas.kernels.collectives.operators import has_locations, lacking
 from pgas.kernels.compiler import cuda, is_float8
 from pgas.kernels.compiler.binding import HOST_FORMS, device_function
@@ -91,27 +92,9 @@ def _reducing(function: Callable[..., Any], op: Any, *, divides: bool) -> Kernel
     return on_stream(kernel, function, _THREADS)
 
 
-#: Number of elements that dest and source need, by their sizes and the number of members. Without an entry, both need source's.
-_NEEDED: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
-    "fcollect": lambda n, dest, source: (n * source, source),
-    "reducescatter": lambda n, dest, source: (dest, n * dest),
-    "collect": lambda n, dest, source: (0, 0),  # Only the device knows how many arrive.
-    "alltoallv": lambda n, dest, source: (0, 0),
-}
-
-#: Whether dest must not be source, by the number of members, this PE's number, and the sizes of dest and source.
-_NOT_IN_PLACE: dict[str, Callable[[int, int, int, int], bool]] = {
-    "alltoall": lambda n, me, dest, source: n > 1 and source > 0,
-    "alltoallv": lambda n, me, dest, source: n > 1 and dest > 0,
-    "collect": lambda n, me, dest, source: n > 1 and source > 0,
-    "fcollect": lambda n, me, dest, source: me > 0 and source > 0,  # Member 0's own part of dest is the first.
-    "reducescatter": lambda n, me, dest, source: me > 0 and dest > 0,
-}
-
-
 def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
     """Check array arguments, sizes, root, and op like the kernel, but before it is launched. Raises TypeError or ValueError."""
-    job, n, who = runtime.current(), len(team.pes), f"pgas.{name}"
+    job, n, who, rules = runtime.current(), len(team.pes), f"pgas.{name}", sizes.of(name)
     dest, source = Operand.of(name, "dest", values["dest"]), Operand.of(name, "source", values["source"])
     for operand in (dest, source):
         operand.check_symmetric(job)
@@ -126,10 +109,9 @@ def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
             raise ValueError(refusals.message("misfit", who=who, operand=argument, found=row.size, wanted=n, size=n))
     if ("op" in values or name in ("maxloc", "minloc")) and is_float8(dest.dtype):
         raise TypeError(refusals.message("only copied", function=name, dtype=dest.dtype))
-    if name == "alltoall" and source.size % n:
+    if rules.divides and rules.moved(n, dest.size, source.size) * n != source.size:
         raise ValueError(refusals.message("no multiple", who=who, wanted=source.size, size=n))
-    not_in_place = _NOT_IN_PLACE.get(name)
-    if not_in_place and dest.address == source.address and not_in_place(n, team.pes.index(job.my_pe), dest.size, source.size):
+    if rules.in_place and rules.in_place(dest.address == source.address, n, team.pes.index(job.my_pe), dest.size, source.size):
         raise ValueError(refusals.message("in place", who=who))
     for operand in (dest, source) if name in ("maxloc", "minloc") else ():
         if len(operand.shape) != 2 or operand.order == "F" or not has_locations(operand.dtype):
@@ -137,9 +119,8 @@ def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
             raise TypeError(refusals.message("pairs", function=name, name=operand.name, found=found))
         if operand.shape[1] != 2:
             raise ValueError(refusals.message("no pairs", who=who, operand=operand.name, found=operand.shape[1]))
-    needed = _NEEDED.get(name, lambda n, dest, source: (source, source))(n, dest.size, source.size)
-    for operand, wanted in zip((dest, source), needed, strict=True):
-        if operand.size < wanted:
+    for operand, needed in ((dest, rules.dest), (source, rules.source)):
+        if operand.size < (wanted := int(needed(n, dest.size, source.size))):
             raise ValueError(refusals.message("misfit", who=who, operand=operand.name, found=operand.size, wanted=wanted, size=n))
     if "root" in values and not (parameters.is_integer(values["root"]) and 0 <= values["root"] < n):
         raise ValueError(refusals.message("no member", who=who, last=n - 1, wanted=values["root"]))
@@ -176,10 +157,9 @@ def _blocks(name: str, team: teams.Record, values: dict[str, Any]) -> int:
     """Return the number of blocks for a message."""
     if not team.near:
         return 1
-    argument = "dest" if name == "reducescatter" else "source"
-    operand = Operand.of(name, argument, values[argument])
-    nbytes = operand.size * operand.dtype.itemsize // (len(team.pes) if name == "alltoall" else 1)
-    return min(runtime.current().blocks.of(name, nbytes), team.host_channels)
+    dest, source = Operand.of(name, "dest", values["dest"]), Operand.of(name, "source", values["source"])
+    moved = int(sizes.of(name).moved(len(team.pes), dest.size, source.size))
+    return min(runtime.current().blocks.of(name, moved * dest.dtype.itemsize), team.host_channels)
 
 
 def _form(name: str) -> Callable[..., Any]:
