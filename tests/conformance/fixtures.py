@@ -5,9 +5,9 @@ import os
 import pytest
 
 from conformance import job, library
-from conformance.checks import HEAP_LIMIT, HEAP_SIZE
+from conformance.checks import HEAP_LIMIT, HEAP_SIZE, neighbors
 
-__all__ = ["_job", "alone", "environment", "heap", "mpi"]
+__all__ = ["_job", "alone", "environment", "heap", "left", "me", "mpi", "n", "right"]
 
 #: The heap holds an array of more than 2 GiB and grows in small steps. Waits for a PE that failed time out early.
 ENVIRONMENT = {
@@ -107,3 +107,25 @@ def mpi():
     from mpi4py import MPI
 
     return MPI
+
+
+@pytest.fixture
+def me(heap):
+    return neighbors()[0]
+
+
+@pytest.fixture
+def n(heap):
+    return neighbors()[1]
+
+
+@pytest.fixture
+def right(heap):
+    """The PE that this PE sends to."""
+    return neighbors()[2]
+
+
+@pytest.fixture
+def left(heap):
+    """The PE that this PE receives from."""
+    return neighbors()[3]

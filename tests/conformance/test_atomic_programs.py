@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from conformance import library as pgas
-from conformance.checks import checklist, equal, launch_together, needs, neighbors
+from conformance.checks import checklist, equal, launch_together, needs
 
 
 @pgas.jit
@@ -17,9 +17,8 @@ def set_and_fetch(words, found, right, me):
 @needs("atomic_set", "atomic_fetch")
 @checklist("Atomics", "fetch sees set")
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
-def test_a_fetch_sees_the_set_before_it(heap, dtype):
+def test_a_fetch_sees_the_set_before_it(heap, me, right, left, dtype):
     """By the same thread, on the same element of another PE."""
-    me, _, right, left = neighbors()
     words, found = heap.zeros(6, dtype), heap.zeros(6, dtype)
     launch_together(set_and_fetch, 1, 1, words, found, right, me)
     equal(found, (100 * me + np.arange(6)).astype(dtype))
@@ -44,9 +43,8 @@ def wait_and_sum(box, ready, total, out):
 
 
 @checklist("Atomics", "atomics, fence and puts in order", "callers by different paths on one word")
-def test_a_queue_of_messages(heap):
+def test_a_queue_of_messages(heap, me, n):
     """PE 0 and its peers add to one word; when the count is complete, all messages have arrived."""
-    me, n = pgas.my_pe(), pgas.n_pes()
     rounds, threads = (3, 4) if pgas.SIMULATOR else (20, 64)
     total = n * rounds * threads
     box, out = heap.zeros(total, np.int64), heap.zeros(1, np.int64)
@@ -84,8 +82,7 @@ def insert_and_find(keys, values, wrong, rounds, me, n):
 
 @needs("atomic_set", "atomic_fetch")
 @checklist("Atomics", "reads behind an atomic and a fence")
-def test_a_hash_table(heap):
-    me, n = pgas.my_pe(), pgas.n_pes()
+def test_a_hash_table(heap, me, n):
     rounds = 15 if pgas.SIMULATOR else 200
     keys, values, wrong = heap.zeros(4 * rounds, np.int64), heap.zeros(4 * rounds, np.int64), heap.zeros(1, np.int64)
     launch_together(insert_and_find, 1, 1, keys, values, wrong, rounds, me, n)

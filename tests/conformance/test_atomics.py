@@ -7,7 +7,7 @@ import pytest
 from numba import cuda
 
 from conformance import library as pgas
-from conformance.checks import THROUGH_NIC, WARP, Watched, checklist, equal, name_of, neighbors, payload
+from conformance.checks import THROUGH_NIC, WARP, Watched, checklist, equal, name_of, payload
 
 BLOCKS, THREADS = (2, 48) if pgas.SIMULATOR else (4, 128) if THROUGH_NIC else (32, 256)
 REPEATS = 2 if pgas.SIMULATOR else 8
@@ -80,8 +80,7 @@ def values_of(dtype):
 
 @checklist("Atomics", "every operation and type")
 @dtypes
-def test_adds_to_the_element_and_to_no_other(heap, dtype):
-    _, _, right, _ = neighbors()
+def test_adds_to_the_element_and_to_no_other(heap, right, dtype):
     dest = Watched(heap, 9, dtype)
     values = cuda.to_device(values_of(dtype))
     dest.array[4:5].copy_to_device(np.array([1000], dtype))
@@ -92,8 +91,7 @@ def test_adds_to_the_element_and_to_no_other(heap, dtype):
 
 @checklist("Atomics", "every operation and type")
 @dtypes
-def test_fetch_returns_the_old_value(heap, dtype):
-    _, _, right, _ = neighbors()
+def test_fetch_returns_the_old_value(heap, right, dtype):
     dest, found = heap.full(3, 5, dtype), heap.zeros(5, dtype)
     fetch_add_each[1, 1](dest, 1, cuda.to_device(values_of(dtype)), found, right)
     sums = np.concatenate([[5], 5 + np.cumsum(values_of(dtype))]).astype(dtype)
@@ -112,8 +110,7 @@ def test_to_itself(heap, dtype):
 @checklist("Atomics", "contention counts exactly", "floats add up", "callers by different paths on one word")
 @dtypes
 @pytest.mark.parametrize("target", [0, -1])
-def test_contention_of_all_threads_of_all_pes(heap, dtype, target):
-    me, n = pgas.my_pe(), pgas.n_pes()
+def test_contention_of_all_threads_of_all_pes(heap, me, n, dtype, target):
     target %= n
     dest = Watched(heap, 5, dtype)
     dest.array[2:3].copy_to_device(np.zeros(1, dtype))
@@ -140,8 +137,7 @@ def test_fetched_values_are_a_permutation(heap, dtype):
 
 @checklist("Atomics", "every operation and type")
 @integers
-def test_integers_wrap(heap, dtype):
-    _, _, right, _ = neighbors()
+def test_integers_wrap(heap, right, dtype):
     limits = np.iinfo(dtype)
     dest, found = heap.full(2, limits.max, dtype), heap.zeros(2, dtype)
     fetch_add_each[1, 1](dest, 0, cuda.to_device(np.array([1, 2], dtype)), found, right)
@@ -156,9 +152,8 @@ def add_minus_one(dest, pe):
 
 @checklist("Atomics", "every operation and type")
 @dtypes
-def test_minus_one_of_every_dtype(heap, dtype):
+def test_minus_one_of_every_dtype(heap, right, dtype):
     """A signed number wraps in an unsigned element, as in an assignment."""
-    _, _, right, _ = neighbors()
     dest = heap.full(2, 5, dtype)
     add_minus_one[1, 1](dest, right)
     add_minus_one[1, 1](dest, right)
@@ -167,8 +162,7 @@ def test_minus_one_of_every_dtype(heap, dtype):
 
 @checklist("Atomics", "floats add up")
 @pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
-def test_floats_are_rounded_to_the_nearest(heap, dtype):
-    _, _, right, _ = neighbors()
+def test_floats_are_rounded_to_the_nearest(heap, right, dtype):
     values = np.array([0.1, 1e-3, 1e7, -1e7, 3.3], dtype)
     dest, found = heap.zeros(1, dtype), heap.zeros(values.size, dtype)
     fetch_add_each[1, 1](dest, 0, cuda.to_device(values), found, right)
@@ -180,9 +174,8 @@ def test_floats_are_rounded_to_the_nearest(heap, dtype):
 
 @checklist("Atomics", "every operation and type")
 @dtypes
-def test_many_elements(heap, dtype):
+def test_many_elements(heap, right, dtype):
     """Threads add to different elements at the same time; every element gets exactly its share."""
-    _, _, right, _ = neighbors()
     nelems = 12
     dest = heap.zeros(nelems, dtype)
     add_to_many[2, WARP](dest, right)
@@ -195,8 +188,7 @@ def test_many_elements(heap, dtype):
 
 @checklist("Atomics", "contention counts exactly")
 @checklist("Concurrency", "diverged warps")
-def test_divergent_threads(heap):
-    n = pgas.n_pes()
+def test_divergent_threads(heap, n):
     dest = heap.zeros(2, np.int64)
     add_in_branches[BLOCKS, THREADS](dest, 0)
     threads = np.arange(BLOCKS * THREADS)
@@ -206,8 +198,7 @@ def test_divergent_threads(heap):
 
 @checklist("Atomics", "every operation and type")
 @dtypes
-def test_two_dimensions(heap, dtype):
-    _, _, right, _ = neighbors()
+def test_two_dimensions(heap, right, dtype):
     dest, found = Watched(heap, (3, 4), dtype), heap.zeros(5, dtype)
     dest.array[2].copy_to_device(np.zeros(4, dtype))
     pgas.barrier_all()
@@ -226,8 +217,7 @@ def tickets(slots, counter, value, repeats, pe):
 
 
 @checklist("Atomics", "fetch_add is a permutation")
-def test_tickets(heap):
-    me, n = pgas.my_pe(), pgas.n_pes()
+def test_tickets(heap, me, n):
     each = BLOCKS * THREADS * REPEATS
     slots, counter = heap.full(n * each, -1, np.int32), heap.zeros(1, np.int64)
     tickets[BLOCKS, THREADS](slots, counter, me, REPEATS, 0)
@@ -249,8 +239,7 @@ def add_beside_puts(dest, source, repeats, pe):
 
 
 @checklist("Atomics", "neighboring words are untouched")
-def test_half_words_beside_each_other(heap):
-    _, _, right, left = neighbors()
+def test_half_words_beside_each_other(heap, right, left):
     dest, source = heap.zeros(2 * WARP, np.int32), heap.array(payload(WARP, np.int32, pgas.my_pe()))
     add_beside_puts[1, 2 * WARP](dest, source, 3, right)
     expected = np.zeros(2 * WARP, np.int32)
@@ -369,9 +358,8 @@ def steps_of(name, dtype):
 
 @checklist("Atomics", "every operation and type")
 @pytest.mark.parametrize(("name", "dtype"), CASES, ids=lambda v: v if isinstance(v, str) else v.name)
-def test_operation(heap, name, dtype):
+def test_operation(heap, right, name, dtype):
     """By one thread after another, on one element; its neighbors stay unchanged."""
-    _, _, right, _ = neighbors()
     kernel, (step, old) = KERNELS.get(name) or with_values(name), OPERATIONS[name]
     element, values, conds = steps_of(name, dtype)
     dest, found = Watched(heap, 7, dtype), heap.zeros(values.size, dtype)
@@ -398,11 +386,10 @@ def add_halves(dest, values, found, pe):
 @needs_16_bits
 @checklist("Atomics", "every operation and type", "floats add up")
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
-def test_halves_are_rounded_after_every_addition(heap, name):
+def test_halves_are_rounded_after_every_addition(heap, right, name):
     """The sums need more bits than an element has; the elements beside it stay as they are."""
     if name == "bfloat16":
         pytest.importorskip("ml_dtypes", reason="capability missing: ml_dtypes, without which NumPy has no bfloat16")
-    _, _, right, _ = neighbors()
     values, dest = heap.array(np.array([1.0, 0.001, 300.0, 0.7, -20.25]), name), heap.full(3, 5, name)
     found = heap.zeros(5, name)
     add_halves[1, 1](dest, values, found, right)
@@ -430,9 +417,8 @@ def many_on_neighbors(dest, repeats, pe):
 
 @checklist("Atomics", "contention counts exactly", "neighboring words are untouched")
 @pytest.mark.parametrize("dtype", [np.dtype("int32"), np.dtype("int64"), *NARROW[:1]], ids=name_of)
-def test_contention_for_least_and_greatest(heap, dtype):
+def test_contention_for_least_and_greatest(heap, me, n, dtype):
     """Also of elements of 16 bits, four of which share 8 bytes."""
-    me, n = pgas.my_pe(), pgas.n_pes()
     blocks, threads, each = 2, 24, 2
     dest = heap.zeros(6, dtype)
     many_on_neighbors[blocks, threads](dest, each, n - 1)
@@ -455,9 +441,8 @@ def own_bits(words, bits, others, half, last, pe):
 
 @checklist("Atomics", "bits, each set by one PE")
 @integers
-def test_everybody_has_bits_of_a_word(heap, dtype):
+def test_everybody_has_bits_of_a_word(heap, me, n, dtype):
     """Bitwise operations of a thread change neither the bits of others nor a neighboring element."""
-    me, n = pgas.my_pe(), pgas.n_pes()
     threads, unsigned = 8, np.dtype(f"u{dtype.itemsize}")
     width = 8 * dtype.itemsize // (n * threads)
     if width < 1:
@@ -487,9 +472,8 @@ def pass_tokens(words, tokens, repeats, pe):
 
 @checklist("Atomics", "swap conserves tokens")
 @dtypes
-def test_swap_loses_no_token(heap, dtype):
+def test_swap_loses_no_token(heap, me, n, dtype):
     """Every thread repeatedly swaps its token with that in a word; at the end each token exists exactly once."""
-    me, n = pgas.my_pe(), pgas.n_pes()
     threads = BLOCKS * THREADS
     words, tokens = heap.zeros(4, dtype), heap.array((np.arange(threads) + me * threads + 1).astype(dtype))
     if me == n - 1:
@@ -520,8 +504,7 @@ def count_under_lock(lock, counter, repeats, owner, wrong, pe):
 
 @checklist("Atomics", "compare_swap makes a lock")
 @integers
-def test_a_lock(heap, dtype):
-    me, n = pgas.my_pe(), pgas.n_pes()
+def test_a_lock(heap, me, n, dtype):
     lock, counter, wrong = heap.zeros(2, dtype), heap.zeros(1, np.int64), heap.zeros(1, np.int32)
     count_under_lock[2, 4](lock, counter, 10, 1 + 2 * me, wrong, 0)
     equal(wrong, np.zeros(1, np.int32), "locks lost by their owner")
@@ -544,8 +527,7 @@ def different_halves(dest, repeats, pe):
 
 
 @checklist("Atomics", "neighboring words are untouched")
-def test_a_32_bit_atomic_leaves_its_neighbor_alone(heap):
-    me, n = pgas.my_pe(), pgas.n_pes()
+def test_a_32_bit_atomic_leaves_its_neighbor_alone(heap, me, n):
     dest = heap.zeros(4, np.uint32)
     different_halves[BLOCKS, THREADS](dest, REPEATS, 0)
     equal(dest, np.array([3 * n * BLOCKS * THREADS // 2 * REPEATS if me == 0 else 0, 0, 0, 0], np.uint32))

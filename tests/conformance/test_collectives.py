@@ -253,10 +253,9 @@ def test_sizes_of_reductions(heap, name, scope):
 @pytest.mark.skipif(not BY_NIC, reason="rounds through a NIC")
 @checklist("Collectives", "reducescatter", "sizes around every protocol's border")
 @pytest.mark.parametrize("pair", core(ROUNDED, ROUNDED[0]), ids=lambda pair: f"{pair[0].name}-{pair[1]}")
-def test_rounds_of_reducescatter(heap, backwards, pair):
+def test_rounds_of_reducescatter(heap, n, backwards, pair):
     """Sizes around one, two, and several rounds, which are as large as staging allows."""
     dtype, op = pair
-    n = pgas.n_pes()
     for senders in {n - 1, min(n - 1, 2), 1}:
         half = n * LL_BYTES // senders // dtype.itemsize  # of a slot, if so many members send to each
         for size in (half, half + 1, 2 * half, 2 * half + 1, 4 * half - 1, 4 * half + 3):
@@ -284,9 +283,8 @@ def test_reductions_by_one_thread(heap, backwards, name):
 
 @checklist("Collectives", "reductions", "reducescatter")
 @pytest.mark.parametrize("name", ["reduce", "reducescatter"])
-def test_what_was_sent_without_lines_is_never_a_line(heap, name):
+def test_what_was_sent_without_lines_is_never_a_line(heap, me, n, name):
     """Data of one thread that looks like lines of later collectives, which wait because the other members come late."""
-    n, me = pgas.n_pes(), pgas.my_pe()
     team = pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1, n)  # whose first epoch is 2
     lines, turns = 16, 4
     words = np.repeat(4 + 3 * np.arange(turns), 2 * lines // turns) << 32  # pairs like four lines of the last epoch of each turn
@@ -420,8 +418,7 @@ def send_some(team, dest, dest_counts, displs, source, source_counts):
 
 
 @checklist("Collectives", "alltoallv: counts and displacements on the device")
-def test_alltoallv_of_less_than_there_is_room_for(heap):
-    me, n = pgas.my_pe(), pgas.n_pes()
+def test_alltoallv_of_less_than_there_is_room_for(heap, me, n):
     room = 8
     dest, source = Watched(heap, n * room, np.int32), heap.array(np.arange(n * room, dtype=np.int32) + 1000 * me)
     displs = heap.array(np.arange(n) * room)
@@ -456,9 +453,8 @@ def blocks_by_channel(team, dest, source, total, rounds):
 
 @checklist("Collectives", "blocks at once on channels of one team")
 @pytest.mark.parametrize("each", [1, 40, LL_BYTES // 8 + 5])
-def test_blocks_on_channels(heap, each):
+def test_blocks_on_channels(heap, me, n, each):
     """Collectives follow each other without a barrier; each brings the sender's elements of its round."""
-    me, n = pgas.my_pe(), pgas.n_pes()
     rounds = ROUNDS // 2 if each < 100 else 3
     first = np.arange(BLOCKS * n * each).reshape(BLOCKS, n, each)
     dest, source = heap.zeros((BLOCKS, n * each), np.int64), heap.array((first + 10_000_000 * me).reshape(BLOCKS, n * each))
@@ -615,9 +611,8 @@ def of_rows_and_columns(row, column, dest, source, rounds):
 @checklist("Collectives", "collectives of teams")
 @checklist("Teams", "teams one after another and overlapping")
 @pytest.mark.parametrize("xrange", [1, 2, 3])
-def test_teams_that_overlap(heap, xrange):
+def test_teams_that_overlap(heap, n, xrange):
     """Every PE is in a row and in a column, and calls on both teams by turns."""
-    n = pgas.n_pes()
     row, column = pgas.team_split_2d(pgas.TEAM_WORLD, xrange)
     dest, source = heap.zeros(12, np.uint64), heap.array(np.arange(12, dtype=np.uint64) + pgas.my_pe())
     image = [np.arange(12, dtype=np.uint64) + pe for pe in range(n)]
@@ -639,8 +634,7 @@ def of_two_teams(one, other, dests, sources):
 
 
 @checklist("Collectives", "collectives of teams")
-def test_two_teams_at_once(heap, backwards):
-    me, n = pgas.my_pe(), pgas.n_pes()
+def test_two_teams_at_once(heap, me, n, backwards):
     sources = [payload(2 * 21, np.int16, q).reshape(2, 21) for q in range(n)]
     source, dest = heap.array(sources[me]), heap.zeros((2, n * 21), np.int16)
     pgas.barrier_all()
@@ -729,9 +723,8 @@ def flood(team, dest, source, wrong, rounds, late):
 
 @checklist("Collectives", "one after another without barriers")
 @pytest.mark.parametrize("size", [1, 70])
-def test_floods(heap, backwards, size):
+def test_floods(heap, n, backwards, size):
     """The fastest member gets as far ahead of the slowest as the protocols allow."""
-    n = pgas.n_pes()
     dest, source, wrong = heap.zeros(n * size, np.int64), heap.zeros(n * size, np.int64), heap.zeros(1, np.int32)
     for team in (pgas.TEAM_WORLD, backwards):
         pgas.barrier_all()
@@ -767,9 +760,8 @@ def flood_of_rounds(team, dest, small, source, wrong, rounds, late):
 
 @checklist("Collectives", "reducescatter", "one after another without barriers")
 @pytest.mark.parametrize("room", core([1, 2, 3, 5], 5))
-def test_floods_of_rounds(heap, backwards, room):
+def test_floods_of_rounds(heap, n, backwards, room):
     """Reducescatters of one round and of several."""
-    n = pgas.n_pes()
     size = room * n * LL_BYTES // 8 - 5
     dest, small, source = (heap.zeros(nelems, np.int64) for nelems in (size, min(70, LL_BYTES // 8), n * size))
     wrong = heap.zeros(1, np.int32)
@@ -864,8 +856,7 @@ def count_and_sync(team, counts, wrong, rounds):
 
 
 @checklist("Collectives", "a barrier completes puts, a sync does not", "barriers without end")
-def test_barriers(heap, backwards):
-    n, me = pgas.n_pes(), pgas.my_pe()
+def test_barriers(heap, me, n, backwards):
     for team in (pgas.TEAM_WORLD, backwards):
         dest, counts, wrong = heap.zeros(1, np.int64), heap.zeros(n, np.int64), heap.zeros(1, np.int32)
         pgas.barrier_all()
@@ -889,8 +880,7 @@ def meet_and_move(team, dest, source, wrong, rounds):
 
 
 @checklist("Collectives", "one after another without barriers", "blocks at once on channels of one team")
-def test_meetings_between_moves(heap):
-    n = pgas.n_pes()
+def test_meetings_between_moves(heap, n):
     dest, source, wrong = heap.zeros((BLOCKS, n), np.int32), heap.zeros((BLOCKS, n), np.int32), heap.zeros(1, np.int32)
     pgas.barrier_all()
     launch_together(meet_and_move, BLOCKS, WARP, pgas.TEAM_WORLD, dest, source, wrong, ROUNDS)
@@ -934,8 +924,7 @@ def test_on_the_host(heap, backwards, stream):
 
 
 @checklist("Collectives", "on the host, at once and on streams")
-def test_two_streams_on_two_channels(heap):
-    me, n = pgas.my_pe(), pgas.n_pes()
+def test_two_streams_on_two_channels(heap, me, n):
     streams, sources = [cuda.stream(), cuda.stream()], [heap.full(50, 10 * me + i, np.int32) for i in range(2)]
     dests = [heap.zeros(50, np.int32) for _ in range(2)]
     pgas.barrier_all()

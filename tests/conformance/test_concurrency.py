@@ -8,7 +8,7 @@ import pytest
 from numba import cuda
 
 from conformance import library as pgas
-from conformance.checks import Watched, checklist, equal, everywhere, needs_peer, neighbors, payload
+from conformance.checks import Watched, checklist, equal, everywhere, needs_peer, payload
 
 MANY = 150 if pgas.SIMULATOR else 20_000
 
@@ -22,9 +22,8 @@ def put_chunk_of_block(dest, source, counter, chunk, pe):
 
 
 @checklist("Concurrency", "more CTAs than fit at once")
-def test_more_blocks_than_a_gpu_runs_at_once(heap):
+def test_more_blocks_than_a_gpu_runs_at_once(heap, me, right, left):
     """Blocks that wait for no other may run one after the other; all their puts arrive."""
-    me, _, right, left = neighbors()
     chunk = 9
     dest, source = Watched(heap, MANY * chunk + 3, np.int16), heap.array(payload(MANY * chunk, np.int16, me))
     counter = heap.zeros(1, np.int64)
@@ -52,8 +51,7 @@ def every_lane_elsewhere(dest, source, counter, right, left):
 
 
 @checklist("Concurrency", "diverged warps")
-def test_diverged_warps(heap):
-    me, _, right, left = neighbors()
+def test_diverged_warps(heap, me, right, left):
     threads = 2 * 48
     dest, source = heap.full(threads, -1, np.int64), heap.array(np.arange(threads) + 1000 * me)
     counter = heap.zeros(7, np.int64)
@@ -80,9 +78,8 @@ def signal_from_here(sig, pe):
 
 @pytest.mark.gpu
 @checklist("Concurrency", "two kernels in flight")
-def test_a_kernel_waits_for_another_of_its_own_pe(heap):
+def test_a_kernel_waits_for_another_of_its_own_pe(heap, me):
     """On two streams of one GPU. Both kernels are loaded before, as loading may wait for running kernels."""
-    me = pgas.my_pe()
     sig, seen = heap.zeros(1, np.uint64), heap.zeros(1, np.uint64)
     signal_from_here[1, 1](sig, me)
     wait_for_the_other[1, 1](sig, seen)
@@ -98,9 +95,8 @@ def test_a_kernel_waits_for_another_of_its_own_pe(heap):
 
 @needs_peer
 @checklist("Concurrency", "a kernel that waits for another PE's")
-def test_kernels_of_two_pes_that_were_launched_apart(heap):
+def test_kernels_of_two_pes_that_were_launched_apart(heap, right):
     """One block on each PE, launched independently; each waits for the other's signal."""
-    _, _, right, _ = neighbors()
     sig, seen = heap.zeros(1, np.uint64), heap.zeros(1, np.uint64)
     signal_from_here[1, 1](sig, right)
     wait_for_the_other[1, 1](sig, seen)
@@ -114,9 +110,8 @@ def put_and_quiet(dest, source, pe):
 
 
 @checklist("Concurrency", "several host threads")
-def test_host_threads_launch_at_the_same_time(heap):
+def test_host_threads_launch_at_the_same_time(heap, me, right, left):
     """Each thread has its own stream and arrays; one makes the collective calls. The simulator refuses a second concurrent kernel."""
-    me, _, right, left = neighbors()
     count, launches = 3, 4
     dests = [Watched(heap, 120, np.int32) for _ in range(count)]
     sources = [heap.array(payload(100, np.int32, 10 * me + i)) for i in range(count)]
@@ -142,12 +137,11 @@ def test_host_threads_launch_at_the_same_time(heap):
 
 
 @checklist("Concurrency", "several host threads")
-def test_a_new_thread_makes_a_bound_launch(heap):
+def test_a_new_thread_makes_a_bound_launch(heap, me, right, left):
     """A new thread has no current GPU. A bound launch bypasses the compiler's launch, which would choose one. The thread copies, too.
 
     The thread that bound the launch has ended; Python gives its number to the new one.
     """
-    me, _, right, left = neighbors()
     dest, source = heap.zeros(100, np.int32), heap.array(payload(100, np.int32, me))
     bound, failures, seen = [], [], []
 

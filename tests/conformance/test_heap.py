@@ -77,9 +77,8 @@ def increment(array):
 
 @checklist("Symmetric heap", "offsets are equal on all PEs")
 @needs_mapped_peers
-def test_offsets_are_equal_on_all_pes(heap):
+def test_offsets_are_equal_on_all_pes(heap, me):
     """For arrays of all kinds, in any order of allocation."""
-    me = pgas.my_pe()
     arrays = [heap.empty(7, np.uint8), heap.zeros((3, 5), np.float64), heap.full(513, 3, np.int16), heap.array(np.arange(9.0) + me)]
     heap.free(arrays.pop(1))
     arrays += [heap.empty((2, 2), np.complex128), heap.zeros(100_000, np.uint8)]
@@ -163,9 +162,8 @@ def test_size_zero(heap, shape):
 
 @checklist("Symmetric heap", "odd sizes and more than 2 GiB")
 @needs_big_heap
-def test_more_than_two_gib(heap):
+def test_more_than_two_gib(heap, right, left):
     """The left neighbor writes both ends, and nothing beside them."""
-    _, _, right, left = neighbors()
     big = heap.empty(BIG, np.uint8)
     assert big.nbytes == BIG
     ends = [big[:96], big[(1 << 31) - 48 : (1 << 31) + 48], big[BIG - 96 :]]
@@ -192,8 +190,7 @@ def put_slice(dest, at, source, pe):
 
 @checklist("Symmetric heap", "odd sizes and more than 2 GiB")
 @needs_big_heap
-def test_more_than_two_gib_in_rows(heap):
-    _, _, right, left = neighbors()
+def test_more_than_two_gib_in_rows(heap, right, left):
     rows = 1 << 16
     big = heap.empty((rows, BIG // rows // 8), np.int64)
     assert big.nbytes > 1 << 31
@@ -236,9 +233,8 @@ def test_zeros_are_zero_in_reused_memory(heap):
 
 
 @checklist("Symmetric heap", "zeroed memory is zero")
-def test_a_peer_may_put_as_soon_as_allocation_returns(heap):
+def test_a_peer_may_put_as_soon_as_allocation_returns(heap, me, right, left):
     """Without a barrier: the data of a PE that returns first must not be overwritten by its neighbor's initial values."""
-    me, _, right, left = neighbors()
     source = heap.array(payload(2000, np.int32, me))
     makers = (lambda: heap.zeros(2000, np.int32), lambda: heap.full(2000, 9, np.int32), lambda: heap.array(np.ones(2000, np.int32)))
     for make in 4 * makers:
@@ -257,8 +253,7 @@ def test_full(heap):
 
 
 @checklist("Symmetric heap", "arrays are arrays of other libraries")
-def test_array_holds_each_pes_own_values(heap):
-    me = pgas.my_pe()
+def test_array_holds_each_pes_own_values(heap, me):
     equal(heap.array([[1, 2], [3, me]]), np.array([[1, 2], [3, me]]))
     equal(heap.array(np.arange(6)[::-1] + me, np.float32), (np.arange(6)[::-1] + me).astype(np.float32))
     equal(heap.array(np.asfortranarray(np.arange(6.0).reshape(2, 3))), np.arange(6.0).reshape(2, 3))
@@ -334,9 +329,8 @@ def test_interface_of_another_library(heap):
 
 @checklist("Symmetric heap", "ptr: itself, peers, interior")
 @needs_mapped_peers
-def test_ptr_on_the_host(heap):
+def test_ptr_on_the_host(heap, me, n, right, left):
     """Arrays, rows and slices of every PE can be read and written."""
-    me, n, right, left = neighbors()
     dest = Watched(heap, (4, 5), np.int32)
     theirs = pgas.ptr(dest.array, right)
     assert (tuple(theirs.shape), theirs.dtype) == ((4, 5), np.dtype("int32"))
@@ -366,8 +360,7 @@ def store_and_load(array, back, value, pe):
 
 @checklist("Symmetric heap", "ptr: itself, peers, interior")
 @needs_mapped_peers
-def test_ptr_in_kernels(heap):
-    me, _, right, left = neighbors()
+def test_ptr_in_kernels(heap, me, right, left):
     array, back = heap.zeros(10, np.float32), heap.zeros(10, np.float32)
     store_and_load[1, 10](array, back, 100.0 * me, right)
     equal(array, np.arange(10, dtype=np.float32) + 100 * left)
@@ -458,9 +451,8 @@ def heap_is_as_before(heap, where):
     ],
     ids=["size", "dtype", "function", "shape", "exhausting"],
 )
-def test_pes_ask_for_different_arrays(heap, usual, other, odd):
+def test_pes_ask_for_different_arrays(heap, me, n, usual, other, odd):
     """Every PE gets an error that names both requests, and none hangs. The heap is unchanged."""
-    me, n = pgas.my_pe(), pgas.n_pes()
     where = address(probe := heap.empty(16, np.uint8))
     heap.free(probe)
     who = 0 if odd == "first" else n - 1
@@ -632,9 +624,8 @@ def test_ptr_of_a_peer_that_is_not_mapped(heap):
 
 @checklist("Symmetric heap", "registration of memory from elsewhere")
 @needs("register", "unregister")
-def test_registered_memory_is_a_local_operand(heap):
+def test_registered_memory_is_a_local_operand(heap, me, right, left):
     """For put and get. To register it twice, or to use it unregistered, is an error."""
-    me, _, right, left = neighbors()
     dest, buffer = Watched(heap, 2048, np.int64), cuda.to_device(payload(1024, np.int64, me))
     try:
         pgas.register(buffer)
@@ -647,9 +638,8 @@ def test_registered_memory_is_a_local_operand(heap):
 
 
 @checklist("Symmetric heap", "growth past the first heap")
-def test_growth(heap):
+def test_growth(heap, me, right, left):
     """An array that does not fit into the initial heap; puts to both of its ends work."""
-    me, _, right, left = neighbors()
     nbytes = HEAP_SIZE + (32 << 20)
     try:
         big = heap.empty(nbytes, np.uint8)
@@ -676,9 +666,8 @@ def put_get_and_add(dest, source, back, idx, pe):
 
 
 @checklist("Symmetric heap", "growth past the first heap")
-def test_growth_in_steps(heap):
+def test_growth_in_steps(heap, me, right, left):
     """Arrays across the end of the initial heap and beyond it. Earlier arrays and their views stay valid."""
-    me, _, right, left = neighbors()
     nelems = 20_000
     kept = heap.array(payload(1000, np.int64, 50 + me))
     view = kept[100:200]

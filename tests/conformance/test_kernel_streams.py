@@ -4,7 +4,7 @@ import numpy as np
 from numba import cuda
 
 from conformance import library as pgas
-from conformance.checks import Watched, checklist, neighbors, payload
+from conformance.checks import Watched, checklist, payload
 
 CHUNKS = 8 if pgas.SIMULATOR else 200
 
@@ -22,9 +22,8 @@ def quiet_kernel():
 
 
 @checklist("Streams and graphs", "nbi on two streams")
-def test_nbi_of_two_streams(heap):
+def test_nbi_of_two_streams(heap, me, right, left):
     """On each stream a kernel starts puts and the next one completes them; the streams do not disturb each other."""
-    me, _, right, left = neighbors()
     chunk = 25
     streams = [cuda.stream(), cuda.stream()]
     dests = [Watched(heap, CHUNKS * chunk + 7, np.int32) for _ in streams]
@@ -47,9 +46,8 @@ def fill(array, value):
 
 
 @checklist("Streams and graphs", "the default stream", "operations on a stream come in the order of its kernels")
-def test_kernels_of_the_default_stream_come_in_order(heap):
+def test_kernels_of_the_default_stream_come_in_order(heap, me, right, left):
     """Fill, put, fill again: the put reads the first contents."""
-    me, _, right, left = neighbors()
     dests, source = [heap.zeros(100, np.int32) for _ in range(5)], heap.zeros(100, np.int32)
     for i, dest in enumerate(dests):
         fill[4, 32](source, 10 * me + i)

@@ -4,7 +4,7 @@ import numpy as np
 from numba import cuda
 
 from conformance import library as pgas
-from conformance.checks import checklist, equal, everywhere, launch_together, needs_peer, neighbors
+from conformance.checks import checklist, equal, everywhere, launch_together, needs_peer
 
 ROUNDS = 20 if pgas.SIMULATOR else 2000
 
@@ -22,9 +22,8 @@ def load_then_store(x, found, rounds, right):
 
 @needs_peer
 @checklist("Order", "load buffering")
-def test_load_buffering(heap):
+def test_load_buffering(heap, right):
     """Each PE stores after its load, so not all loads can have seen a store."""
-    _, _, right, _ = neighbors()
     x, found = heap.zeros(ROUNDS, np.int32), heap.zeros(ROUNDS, np.int32)
     launch_together(load_then_store, 1, 1, x, found, ROUNDS, right)
     pgas.barrier_all()
@@ -76,8 +75,7 @@ def put_by_two_queues(dest, source, flag, wrong, rounds, right, left):
 
 
 @checklist("Order", "fence orders puts, across queues")
-def test_fence_orders_puts_of_different_queues(heap):
-    _, _, right, left = neighbors()
+def test_fence_orders_puts_of_different_queues(heap, right, left):
     dest, source = heap.zeros(65, np.int64), heap.zeros(65, np.int64)
     flag, wrong = heap.zeros(1, np.int64), heap.zeros(1, np.int32)
     launch_together(put_by_two_queues, 1, 1, dest, source, flag, wrong, ROUNDS, right, left)
@@ -101,8 +99,7 @@ def put_by_all_then_one_quiet(dest, source, done, pe):
 
 
 @checklist("Order", "quiet completes what happened before it")
-def test_one_quiet_for_all_blocks(heap):
-    me, _, right, left = neighbors()
+def test_one_quiet_for_all_blocks(heap, me, right, left):
     dest, source, done = heap.zeros(400, np.int32), heap.array(np.arange(400, dtype=np.int32) + 1000 * me), heap.zeros(2, np.int32)
     launch_together(put_by_all_then_one_quiet, 4, 32, dest, source, done, right)
     equal(dest, np.arange(400, dtype=np.int32) + 1000 * left)

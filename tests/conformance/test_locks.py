@@ -25,9 +25,8 @@ def add_under_lock(lock, idx, counter, repeats, pe):
 
 @checklist("Atomics", "locks exclude each other's holders")
 @pytest.mark.parametrize(("dtype", "idx"), [("int64", 0), ("uint64", (1, 1))])
-def test_threads_of_all_pes_compete_for_a_lock(heap, dtype, idx):
+def test_threads_of_all_pes_compete_for_a_lock(heap, me, n, dtype, idx):
     """For locks whose words are on different PEs."""
-    me, n = pgas.my_pe(), pgas.n_pes()
     lock, counter = heap.zeros((2, 2) if isinstance(idx, tuple) else 1, dtype), heap.zeros(1, np.int64)
     launch_together(add_under_lock, BLOCKS, THREADS, lock, idx, counter, REPEATS, n - 1)
     equal(counter, np.array([n * TOTAL if me == n - 1 else 0]))
@@ -87,8 +86,7 @@ def test_locks_that_are_tried(heap):
 
 @checklist("Atomics", "locks exclude each other's holders")
 @pytest.mark.parametrize("on_stream", [False, True], ids=["at once", "on a stream"])
-def test_locks_on_the_host(heap, on_stream):
-    me, n = pgas.my_pe(), pgas.n_pes()
+def test_locks_on_the_host(heap, me, n, on_stream):
     lock, counter = heap.zeros(1, np.int64), heap.zeros(1, np.int64)
     given = {"stream": cuda.stream()} if on_stream else {}
     for _ in range(3):
@@ -108,9 +106,8 @@ def test_locks_on_the_host(heap, on_stream):
 
 
 @checklist("Atomics", "locks exclude each other's holders")
-def test_counts_of_a_lock_wrap(heap):
+def test_counts_of_a_lock_wrap(heap, me, n):
     """A lock that was cleared 2^32 - 1 times."""
-    me, n = pgas.my_pe(), pgas.n_pes()
     lock, counter = heap.full(1, (1 << 64) - (1 << 32), np.uint64), heap.zeros(1, np.int64)
     launch_together(add_under_lock, 1, THREADS, lock, 0, counter, 1, 0)
     equal(counter, np.array([n * THREADS if me == 0 else 0]))

@@ -8,7 +8,7 @@ import pytest
 from numba import cuda
 
 from conformance import library as pgas
-from conformance.checks import WARP, checklist, equal, launch_together, name_of, needs_peer, neighbors
+from conformance.checks import WARP, checklist, equal, launch_together, name_of, needs_peer
 
 ROUNDS = 30 if pgas.SIMULATOR else 2000
 BARRIERS = 40 if pgas.SIMULATOR else 200
@@ -37,8 +37,7 @@ def message_passing(data, flag, rounds, wrong, right):
 @checklist("Order", "message passing")
 @pytest.mark.parametrize("dtype", [np.dtype("int64"), np.dtype("int16")], ids=name_of)
 @pytest.mark.parametrize("threads", [1, 8])
-def test_message_passing(heap, dtype, threads):
-    _, _, right, _ = neighbors()
+def test_message_passing(heap, right, dtype, threads):
     data, flag = heap.zeros(threads * ROUNDS, np.int64), heap.zeros(threads * ROUNDS, dtype)
     wrong = heap.zeros(1, np.int32)
     launch_together(message_passing, 1, threads, data, flag, ROUNDS, wrong, right)
@@ -63,8 +62,7 @@ def message_passing_to_all(data, flag, rounds, wrong):
 
 
 @checklist("Order", "message passing")
-def test_one_fence_for_all_pes(heap):
-    n = pgas.n_pes()
+def test_one_fence_for_all_pes(heap, n):
     data, flag, wrong = heap.full((n, ROUNDS), -1, np.int32), heap.zeros((n, ROUNDS), np.int32), heap.zeros(1, np.int32)
     launch_together(message_passing_to_all, 1, 1, data, flag, ROUNDS, wrong)
     equal(wrong, np.zeros(1, np.int32))
@@ -102,8 +100,7 @@ def flags_after_fence(dest, source, counter, flag, rounds, wrong, right, left):
 
 @checklist("Order", "fence orders puts, across queues")
 @checklist("Atomics", "atomics, fence and puts in order")
-def test_a_fence_covers_the_block_before_a_syncthreads(heap):
-    _, _, right, left = neighbors()
+def test_a_fence_covers_the_block_before_a_syncthreads(heap, right, left):
     dest, source = heap.zeros(300, np.int64), heap.zeros(300, np.int64)
     counter, flag, wrong = heap.zeros(1, np.int64), heap.zeros(1, np.int64), heap.zeros(1, np.int32)
     launch_together(flags_after_fence, 1, THREADS, dest, source, counter, flag, 8, wrong, right, left)
@@ -129,9 +126,8 @@ def forwarded(data, flag, rounds, wrong, right):
 
 
 @checklist("Order", "message passing")
-def test_messages_that_are_passed_on(heap):
+def test_messages_that_are_passed_on(heap, right):
     """Causality: after a flag is acquired and passed on, the next PE also sees the data before it."""
-    _, _, right, _ = neighbors()
     data, flag, wrong = heap.zeros(ROUNDS + 1, np.int64), heap.zeros(1, np.int64), heap.zeros(1, np.int32)
     launch_together(forwarded, 1, 1, data, flag, ROUNDS, wrong, right)
     equal(wrong, np.zeros(1, np.int32))
@@ -152,9 +148,8 @@ def store_buffer(word, found, rounds, right):
 
 
 @checklist("Order", "store buffering")
-def test_store_buffering(heap):
+def test_store_buffering(heap, right):
     """With a quiet between store and load, at least one PE must see a store."""
-    _, _, right, _ = neighbors()
     rounds = 2 * ROUNDS
     word, found = heap.zeros(rounds, np.int32), heap.zeros(rounds, np.int32)
     launch_together(store_buffer, 1, 1, word, found, rounds, right)
@@ -249,8 +244,7 @@ def quiet_in_branches(dest, source, flag, wrong, right):
 
 
 @checklist("Order", "quiet in divergent warps")
-def test_quiet_in_divergent_warps(heap):
-    _, _, right, _ = neighbors()
+def test_quiet_in_divergent_warps(heap, right):
     threads = 40
     dest, source = heap.zeros(3 * threads, np.int32), heap.array(3000 + np.arange(3 * threads, dtype=np.int32))
     flag, wrong = heap.zeros(threads, np.int32), heap.zeros(1, np.int32)
@@ -290,8 +284,7 @@ def quiet_of_one_thread(of_a_pe):
 
 @checklist("Order", "quiet completes what happened before it")
 @pytest.mark.parametrize("of_a_pe", [False, True], ids=["quiet", "quiet_pe"])
-def test_a_quiet_completes_what_happened_before(heap, of_a_pe):
-    _, _, right, left = neighbors()
+def test_a_quiet_completes_what_happened_before(heap, right, left, of_a_pe):
     dest, source = heap.zeros(6 * THREADS, np.int16), heap.array(500 + np.arange(5 * THREADS, dtype=np.int16))
     counter, wrong = heap.zeros(1, np.int32), heap.zeros(1, np.int32)
     launch_together(quiet_of_one_thread(of_a_pe), 1, THREADS, dest, source, counter, wrong, right, left)
@@ -317,8 +310,7 @@ def quiet_pe_on_every_queue(dest, source, numbers, wrong):
 
 @checklist("Order", "quiet completes what happened before it")
 @pytest.mark.parametrize("numbers", [0, 1, 2])
-def test_quiet_pe_of_every_queue_pair(heap, numbers):
-    n = pgas.n_pes()
+def test_quiet_pe_of_every_queue_pair(heap, n, numbers):
     source = np.arange(3, dtype=np.int32) + 100 * np.arange(2, dtype=np.int32)[:, None]
     dest, wrong = heap.zeros((n, 2, 3), np.int32), heap.zeros(1, np.int32)
     quiet_pe_on_every_queue[1, 40](dest, heap.array(source), numbers, wrong)
@@ -365,9 +357,8 @@ def meeting(name):
 
 @checklist("Collectives", "a barrier completes puts, a sync does not", "barriers without end")
 @pytest.mark.parametrize("name", BARRIER_FORMS)
-def test_barriers_in_kernels(heap, name):
+def test_barriers_in_kernels(heap, right, name):
     """Rounds: barrier_all completes the round's puts; sync_all comes after a quiet, and no PE leaves it early."""
-    _, _, right, _ = neighbors()
     kernel, threads = meeting(name), BARRIER_FORMS[name]
     rounds = BARRIERS if threads == 1 or not pgas.SIMULATOR else BARRIERS // 2
     box, wrong = heap.zeros((2, 45), np.int64), heap.zeros(1, np.int32)
@@ -407,8 +398,7 @@ def mixed_barriers(box, rounds, wrong, right):
 
 
 @checklist("Collectives", "collectives of mixed scopes")
-def test_mixed_barriers(heap):
-    _, _, right, _ = neighbors()
+def test_mixed_barriers(heap, right):
     box, wrong = heap.zeros(2, np.int64), heap.zeros(1, np.int32)
     launch_together(mixed_barriers, 1, 2 * WARP, box, 40, wrong, right)
     equal(wrong, np.zeros(1, np.int32))
@@ -429,8 +419,7 @@ def late(box, sum_of_boxes, right, spin):
 
 
 @checklist("Collectives", "a barrier completes puts, a sync does not")
-def test_barrier_waits_for_the_last(heap):
-    me, n, right, _ = neighbors()
+def test_barrier_waits_for_the_last(heap, me, n, right):
     for last in range(n):
         box, total = heap.zeros(n, np.int64), heap.zeros(1, np.int64)
         launch_together(late, 1, 1, box, total, right, 20_000 if me == last else 0)
@@ -443,9 +432,8 @@ def p_each(dest, value, pe):
 
 
 @checklist("Collectives", "a barrier completes puts, a sync does not")
-def test_host_barrier_completes_kernels(heap):
+def test_host_barrier_completes_kernels(heap, me, n):
     """barrier_all on the host waits for each PE's kernels, so all their puts have arrived after it."""
-    me, n, _, _ = neighbors()
     dest = heap.zeros((20, 64), np.int32)
     for i in range(20):
         p_each[2, 32](dest[i], 100 * i + me, (me + i) % n)
@@ -474,9 +462,8 @@ def wait_for_change(ivar, cmp, awaited, sent, seen, right):
 
 @checklist("Wait and test", "six comparisons of every type")
 @pytest.mark.parametrize("dtype", WAITABLE, ids=name_of)
-def test_every_comparison(heap, dtype):
+def test_every_comparison(heap, right, dtype):
     """Signed numbers around zero, unsigned ones around the middle of their range."""
-    _, _, right, _ = neighbors()
     middle = 0 if dtype.kind == "i" else int(np.iinfo(dtype).max) // 2 + 1
     cases = {"EQ": (5, -1, -1), "NE": (-1, -1, 1), "GT": (-1, 0, 1), "GE": (-2, 0, 0), "LT": (1, 0, -1), "LE": (2, -1, -1)}
     ivar, seen = heap.zeros((len(cases), 2, 4), dtype), heap.zeros((len(cases), 40), dtype)
@@ -503,9 +490,8 @@ def wait_for_sum(ivar, total, pe):
 
 
 @checklist("Order", "waits acquire what a NIC wrote")
-def test_waits_see_atomics_of_all_pes(heap):
+def test_waits_see_atomics_of_all_pes(heap, right):
     """All threads of all PEs add to a word of their right neighbor, then wait for the sum in their own."""
-    right = neighbors()[2]
     ivar = heap.zeros(3, np.int32)
     launch_together(wait_for_sum, 2, 40, ivar, 80, right)
     equal(ivar, np.array([0, 80, 0], np.int32))

@@ -19,7 +19,6 @@ from conformance.checks import (
     needs_any_memory,
     needs_mapped_peers,
     needs_peer,
-    neighbors,
     payload,
     raises,
 )
@@ -127,9 +126,8 @@ def test_refused(arrays, case):
 
 
 @checklist("Python", "errors of dtype and arity are readable")
-def test_a_refused_kernel_harms_nobody(arrays):
+def test_a_refused_kernel_harms_nobody(right, left, arrays):
     """The job goes on."""
-    _, _, right, left = neighbors()
     f, m = arrays["f"], arrays["m"]
     refused(kernel_of("f, i", "pgas.put(f, i, 0)"), f, arrays["i"])
     f.copy_to_device(np.full(8, pgas.my_pe(), np.float32))
@@ -169,8 +167,7 @@ def by_keywords(dest, source, sig, counter, back, pe):
 
 @checklist("Python", "kinds of calls and launches")
 @needs_mapped_peers
-def test_keywords(heap):
-    me, _, right, left = neighbors()
+def test_keywords(heap, me, right, left):
     dest, source = heap.zeros(9, np.float64), heap.array(np.arange(9.0) + 10 * me)
     sig, counter, back = heap.zeros(2, np.uint64), heap.zeros(3, np.int64), heap.zeros(6, np.float64)
     pgas.launch(by_keywords, grid=1, block=1, args=(dest, source, sig, counter, back, right))
@@ -191,9 +188,8 @@ def plain_kernel(dest, source, sig, pe):
 
 
 @checklist("Python", "kinds of calls and launches")
-def test_plain_cuda_jit_and_imported_names(heap):
+def test_plain_cuda_jit_and_imported_names(heap, me, right, left):
     """The collective launch is first, so no PE waits in the other one while its neighbor compiles."""
-    me, _, right, left = neighbors()
     for launch in (functools.partial(pgas.launch, plain_kernel, 1, 1), lambda args: plain_kernel[1, 1](*args)):
         dest, source, sig = heap.zeros(9, np.int32), heap.array(np.arange(9, dtype=np.int32) + me), heap.zeros(1, np.uint64)
         launch((dest, source, sig, right))
@@ -222,8 +218,7 @@ def by_device_functions(dest, source):
 
 
 @checklist("Python", "kinds of calls and launches")
-def test_device_functions_of_the_user(heap):
-    me, _, _, left = neighbors()
+def test_device_functions_of_the_user(heap, me, left):
     dest, source = heap.zeros(64, np.int32), heap.array(np.arange(64, dtype=np.int32) + 100 * me)
     by_device_functions[2, 32](dest, source)
     equal(dest, 2 * (np.arange(64, dtype=np.int32) + 100 * left))
@@ -253,8 +248,7 @@ def to_pes_of_any_type(dest, pes):
 
 @checklist("Python", "kinds of calls and launches")
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "uint32", "int64", "uint64"])
-def test_pe_of_any_integer_type(heap, dtype):
-    n, me = pgas.n_pes(), pgas.my_pe()
+def test_pe_of_any_integer_type(heap, me, n, dtype):
     dest, pes = heap.zeros(n, np.int32), heap.array(np.arange(n), dtype)
     if me == n - 1:
         to_pes_of_any_type[1, 1](dest, pes)
@@ -298,9 +292,8 @@ def count_on_peer(counter, step, pe):
 
 
 @checklist("Python", "kinds of calls and launches")
-def test_bound_launch(heap):
+def test_bound_launch(heap, right):
     """A bound kernel can be launched several times."""
-    _, _, right, _ = neighbors()
     counter = heap.zeros(40, np.int64)
     bound = count_on_peer[2, 40].bind(counter, 3, right)
     pgas.barrier_all()
@@ -311,8 +304,7 @@ def test_bound_launch(heap):
 
 
 @checklist("Python", "kinds of calls and launches")
-def test_one_kernel_many_configurations(heap):
-    _, _, right, _ = neighbors()
+def test_one_kernel_many_configurations(heap, right):
     counter = heap.zeros(64, np.int64)
     configured = count_on_peer[3, 8]
     for _ in range(2):
@@ -382,8 +374,7 @@ def put_dynamic_shared(dest, start, pe):
 @checklist("Python", "kinds of calls and launches")
 @needs_any_memory
 @pytest.mark.parametrize("collectively", [True, False])
-def test_dynamic_shared_memory(heap, collectively):
-    me, _, right, left = neighbors()
+def test_dynamic_shared_memory(heap, me, right, left, collectively):
     dest = Watched(heap, 40, np.int32)
     if collectively:
         pgas.launch(put_dynamic_shared, 1, 32, (dest.array, 50 * me, right), shared=128)
@@ -393,9 +384,8 @@ def test_dynamic_shared_memory(heap, collectively):
 
 
 @checklist("Streams and graphs", "operations on a stream come in the order of its kernels")
-def test_streams(heap):
+def test_streams(heap, me, right, left):
     """Kernels on two streams, synchronized one by one; launch() on a stream."""
-    me, _, right, left = neighbors()
     streams = [cuda.stream(), cuda.stream()]
     dests, source = [Watched(heap, 100, np.int32) for _ in range(3)], heap.array(payload(80, np.int32, me))
     for stream, dest in zip(streams, dests, strict=False):
@@ -421,10 +411,9 @@ def test_numbas_own_cache_is_refused(heap):
 
 
 @checklist("Python", "bfloat16")
-def test_bfloat16(heap):
+def test_bfloat16(heap, me, right, left):
     """NumPy has no such dtype; ml_dtypes adds one."""
     pytest.importorskip("ml_dtypes", reason="capability missing: ml_dtypes, without which NumPy has no bfloat16")
-    me, _, right, left = neighbors()
     try:
         dest = heap.zeros(70, "bfloat16")
     except TypeError as error:
@@ -464,10 +453,9 @@ def all_moves(team, gathered, collected, spread, exchanged, parts, source, count
 
 @checklist("Python", "float8")
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"])
-def test_float8(heap, name):
+def test_float8(heap, me, n, right, left, name):
     """Bits arrive unchanged, also those of NaNs. ml_dtypes has the types."""
     pytest.importorskip("ml_dtypes", reason="capability missing: ml_dtypes, without which NumPy has no float8")
-    me, n, right, left = neighbors()
     try:
         dest = heap.zeros((8, 32), name)
     except TypeError as error:
@@ -510,8 +498,7 @@ def rows_and_elements(dest, source, pe):
 
 
 @checklist("Python", "arrays of two dimensions")
-def test_two_dimensions(heap):
-    me, _, right, left = neighbors()
+def test_two_dimensions(heap, me, right, left):
     dest, source = Watched(heap, (4, 6), np.int32), heap.array(payload(24, np.int32, me).reshape(4, 6))
     rows_and_elements[1, 32](dest.array, source, right)
     expected, theirs = dest.image.copy(), payload(24, np.int32, left).reshape(4, 6)

@@ -26,7 +26,6 @@ from conformance.checks import (
     name_of,
     nbytes_of,
     needs_any_memory,
-    neighbors,
     payload,
     same_examples,
 )  # fmt: skip
@@ -72,9 +71,8 @@ def move(copy, dest, at, source, origin, nelems, *, pe):
 
 @checklist("Remote memory access", "every type by every operation", "neighbors of dest are untouched")
 @dtypes
-def test_every_dtype(heap, dtype):
+def test_every_dtype(heap, me, left, dtype):
     """With every operation, each into its own place."""
-    me, _, _, left = neighbors()
     dest, source = Watched(heap, 150 * len(COPIES), dtype), heap.array(payload(128, dtype, me))
     for i, copy in enumerate(COPIES):
         move(copy, dest.array, 150 * i + 11, source, 3, 100, pe=counterpart(copy)[0])
@@ -114,9 +112,8 @@ def test_every_alignment_of_dest_and_source(heap, copy):
 
 @checklist("Remote memory access", "any alignment of dest and source")
 @pytest.mark.parametrize("parts", [("float32", "complex64"), ("float64", "complex128")], ids=lambda p: p[1])
-def test_complex_numbers_at_the_alignment_of_their_parts(heap, parts):
+def test_complex_numbers_at_the_alignment_of_their_parts(heap, me, left, parts):
     real, both = map(np.dtype, parts)
-    me, _, _, left = neighbors()
     dest, source = Watched(heap, 64 * len(COPIES) + 1, real), heap.array(payload(64, real, me))
     for i, copy in enumerate(COPIES):
         move(copy, dest.array[1:].view(both), 32 * i + 2, source[3:63].view(both), 1, 25, pe=counterpart(copy)[0])
@@ -128,10 +125,9 @@ def test_complex_numbers_at_the_alignment_of_their_parts(heap, parts):
     "Remote memory access", "sizes 0, 1, odd, around powers of two", "any alignment of dest and source", "neighbors of dest are untouched"
 )
 @pytest.mark.parametrize("dtype", [np.dtype(d) for d in ("uint8", "int16", "complex128")] + [POINT, PARTICLE], ids=name_of)
-def test_any_size_at_any_offset(heap, dtype):
+def test_any_size_at_any_offset(heap, me, left, dtype):
     """Hypothesis chooses operation, length and offsets."""
     room = 300
-    me, _, _, left = neighbors()
     dest, source = Watched(heap, 2 * room, dtype), heap.array(payload(2 * room, dtype, me))
     expected = payload(2 * room, dtype, left)
 
@@ -162,8 +158,7 @@ def test_large(heap, copy):
 
 @checklist("Remote memory access", "itself as target")
 @copies
-def test_to_and_from_itself(heap, copy):
-    me = pgas.my_pe()
+def test_to_and_from_itself(heap, me, copy):
     dest, source = Watched(heap, 200, np.int16), heap.array(payload(120, np.int16, me))
     move(copy, dest.array, 5, source, 0, 111, pe=me)
     dest.holds(5, payload(120, np.int16, me)[:111])
@@ -186,8 +181,7 @@ def exchange_by_gets(dest, source, nelems):
 @checklist("Remote memory access", "all pairs of PEs")
 @pytest.mark.parametrize("kernel", [exchange_by_puts, exchange_by_gets], ids=["put", "get"])
 @pytest.mark.parametrize("blocks", [1, 4])
-def test_all_to_all(heap, kernel, blocks):
-    me, n = pgas.my_pe(), pgas.n_pes()
+def test_all_to_all(heap, me, n, kernel, blocks):
     nelems = 101
     dest = Watched(heap, n * nelems + 1, np.int32)
     source = heap.array(payload(n * nelems, np.int32, me))
@@ -197,8 +191,7 @@ def test_all_to_all(heap, kernel, blocks):
 
 @checklist("Remote memory access", "circular shift", "all pairs of PEs")
 @copies
-def test_circular_shift_by_every_distance(heap, copy):
-    me, n = pgas.my_pe(), pgas.n_pes()
+def test_circular_shift_by_every_distance(heap, me, n, copy):
     dest, source = Watched(heap, 50 * n, np.float64), heap.array(payload(40, np.float64, me))
     for distance in range(n):
         to, origin = (me + distance) % n, (me - distance) % n
@@ -243,8 +236,7 @@ def p_converted(dest, pe):
 
 @checklist("Remote memory access", "slices, dimensions, counts, conversions")
 @plain_dtypes
-def test_p_converts_values_like_an_assignment(heap, dtype):
-    _, _, right, _ = neighbors()
+def test_p_converts_values_like_an_assignment(heap, right, dtype):
     dest = heap.zeros(4, dtype)
     p_converted[1, 1](dest, right)
     equal(dest, np.array([7, 1, 100, 0]).astype(dtype))
@@ -257,8 +249,7 @@ def p_float(dest, value, pe):
 
 @checklist("Remote memory access", "slices, dimensions, counts, conversions")
 @pytest.mark.parametrize("dtype", [np.dtype(d) for d in ("int32", "uint64", "float32", "complex64", "float16")], ids=name_of)
-def test_p_converts_a_float(heap, dtype):
-    _, _, right, left = neighbors()
+def test_p_converts_a_float(heap, right, left, dtype):
     dest = heap.zeros(2, dtype)
     p_float[1, 1](dest, 2.75 + pgas.my_pe(), right)
     equal(dest, np.array([2.75 + left, 0]).astype(dtype))
@@ -326,8 +317,7 @@ def put_planes(dest, source, pe):
 
 
 @checklist("Remote memory access", "slices, dimensions, counts, conversions")
-def test_slices_in_kernels(heap):
-    me, _, right, left = neighbors()
+def test_slices_in_kernels(heap, me, right, left):
     shape = (5, 3, 7)
     dest, source = Watched(heap, shape, np.int16), heap.array(payload(105, np.int16, me).reshape(shape))
     put_planes[1, 33](dest.array, source, right)
@@ -353,9 +343,8 @@ def get_whole(dest, source, pe):
 
 @checklist("Remote memory access", "slices, dimensions, counts, conversions")
 @pytest.mark.parametrize(("kernel", "copy"), [(put_whole, "put"), (get_whole, "get")], ids=["put", "get"])
-def test_slices_on_the_host(heap, kernel, copy):
+def test_slices_on_the_host(heap, me, kernel, copy):
     pe, left = counterpart(copy)
-    me = pgas.my_pe()
     flat, cube = Watched(heap, 90, np.uint16), Watched(heap, (4, 5, 6), np.uint16)
     source, cubes = heap.array(payload(90, np.uint16, me)), heap.array(payload(120, np.uint16, me).reshape(4, 5, 6))
     kernel[1, 32](flat.array[7:47], source[40:80], pe)
@@ -367,16 +356,14 @@ def test_slices_on_the_host(heap, kernel, copy):
 
 
 @checklist("Remote memory access", "slices, dimensions, counts, conversions")
-def test_arrays_in_fortran_order(heap):
-    me, _, right, left = neighbors()
+def test_arrays_in_fortran_order(heap, me, right, left):
     dest, source = Watched(heap, (3, 8), np.int32), heap.array(payload(24, np.int32, me).reshape(3, 8))
     put_whole[1, 32](dest.array.T, source.T, right)
     equal(dest.array, payload(24, np.int32, left).reshape(3, 8))
 
 
 @checklist("Remote memory access", "sizes 0, 1, odd, around powers of two")
-def test_empty_arrays(heap):
-    _, _, right, _ = neighbors()
+def test_empty_arrays(heap, right):
     for shape in (0, (3, 0, 2)):
         dest, source = heap.empty(shape, np.int32), heap.empty(shape, np.int32)
         put_whole[1, 32](dest, source, right)
@@ -415,16 +402,14 @@ def test_nelems(heap, scope):
 
 
 @checklist("Remote memory access", "slices, dimensions, counts, conversions")
-def test_nelems_counts_through_all_dimensions(heap):
-    me, _, right, left = neighbors()
+def test_nelems_counts_through_all_dimensions(heap, me, right, left):
     dest, source = Watched(heap, (6, 7), np.uint32), heap.array(payload(42, np.uint32, me).reshape(6, 7))
     counted[1, 64](dest.array, source, 17, right, 2)
     dest.holds(0, payload(42, np.uint32, left)[:17])
 
 
 @checklist("Remote memory access", "slices, dimensions, counts, conversions")
-def test_without_nelems_all_of_source_is_copied(heap):
-    me, _, right, left = neighbors()
+def test_without_nelems_all_of_source_is_copied(heap, me, right, left):
     dest, source = Watched(heap, 50, np.uint32), heap.array(payload(20, np.uint32, me))
     put_whole[1, 64](dest.array, source, right)
     dest.holds(0, payload(20, np.uint32, left))
@@ -469,8 +454,7 @@ def get_into_local(dest, source, pe):
 
 @checklist("Remote memory access", "local operands off the heap")
 @needs_any_memory
-def test_shared_memory_as_source(heap):
-    me, _, right, left = neighbors()
+def test_shared_memory_as_source(heap, me, right, left):
     dest = Watched(heap, 100, np.int32)
     put_from_shared[1, 48](dest.array, 1000 * me, right)
     expected, numbers = dest.image.copy(), np.arange(70, dtype=np.int32) + 1000 * left
@@ -480,8 +464,7 @@ def test_shared_memory_as_source(heap):
 
 @checklist("Remote memory access", "local operands off the heap")
 @needs_any_memory
-def test_shared_memory_as_destination(heap):
-    me, _, _, left = neighbors()
+def test_shared_memory_as_destination(heap, me, left):
     dest, source = Watched(heap, 80, np.int32), heap.array(payload(80, np.int32, me))
     get_into_shared[1, 48](dest.array, source, left)
     dest.holds(0, payload(80, np.int32, left)[2:71])
@@ -489,8 +472,7 @@ def test_shared_memory_as_destination(heap):
 
 @checklist("Remote memory access", "local operands off the heap")
 @needs_any_memory
-def test_local_memory_as_source(heap):
-    me, _, right, left = neighbors()
+def test_local_memory_as_source(heap, me, right, left):
     dest = Watched(heap, 300, np.float64)
     put_from_local[1, 33](dest.array, float(me), right)
     dest.holds(0, np.array([left + 100.0 * t + i for t in range(33) for i in range(9)]))
@@ -498,8 +480,7 @@ def test_local_memory_as_source(heap):
 
 @checklist("Remote memory access", "local operands off the heap")
 @needs_any_memory
-def test_local_memory_as_destination(heap):
-    me, _, _, left = neighbors()
+def test_local_memory_as_destination(heap, me, left):
     dest, source = Watched(heap, 300, np.float64), heap.array(payload(300, np.float64, me))
     get_into_local[1, 33](dest.array, source, left)
     dest.holds(0, payload(300, np.float64, left)[:297])
@@ -507,9 +488,8 @@ def test_local_memory_as_destination(heap):
 
 @checklist("Remote memory access", "local operands off the heap")
 @needs_any_memory
-def test_memory_of_other_allocators(heap):
+def test_memory_of_other_allocators(heap, me, right, left):
     """Device memory that is not symmetric may be a local operand."""
-    me, _, right, left = neighbors()
     dest = Watched(heap, 100, np.float32)
     theirs, mine = cuda.to_device(payload(90, np.float32, me)), cuda.to_device(np.zeros(90, np.float32))
     put_whole[1, 64](dest.array[4:94], theirs, right)
@@ -539,9 +519,8 @@ def get_records(out, source, buffer, pe):
 
 
 @checklist("Remote memory access", "slices, dimensions, counts, conversions")
-def test_fields_of_records(heap):
+def test_fields_of_records(heap, right, left):
     """Kernels read and write the fields of symmetric records."""
-    _, _, right, left = neighbors()
     dest, source, buffer = heap.zeros(42, PARTICLE), heap.zeros(40, PARTICLE), heap.zeros(42, PARTICLE)
     fill_and_put_records[1, 40](dest, source, right)
     expected, i = np.zeros(42, PARTICLE), np.arange(40)
@@ -618,8 +597,7 @@ NBI_QUIET = checklist("Remote memory access", "nbi, then quiet")
         pytest.param(put_nbi_and_reuse("flush", False), 40, marks=IS_FREE, id="flush of one"),
     ],
 )
-def test_source_may_be_reused(heap, kernel, threads):
-    _, _, right, _ = neighbors()
+def test_source_may_be_reused(heap, right, kernel, threads):
     rounds, nelems = 5 * ROUNDS, 70
     dest, source = Watched(heap, rounds * nelems + 3, np.int64), heap.zeros(nelems, np.int64)
     kernel[1, threads](dest.array, source, rounds, nelems, right)
@@ -642,8 +620,7 @@ def get_nbi_of_all(dest, source, nelems, wrong):
 
 
 @checklist("Remote memory access", "nbi, then quiet")
-def test_one_quiet_completes_the_gets_of_a_block(heap):
-    me, n, _, _ = neighbors()
+def test_one_quiet_completes_the_gets_of_a_block(heap, me, n):
     nelems = 77
     dest, source, wrong = (
         heap.zeros(n * nelems, np.int32),
@@ -688,8 +665,7 @@ def put_quiet_get(dest, source, back, nelems, pe):
 
 
 @checklist("Remote memory access", "get after put")
-def test_get_after_put_and_quiet(heap):
-    me, _, right, left = neighbors()
+def test_get_after_put_and_quiet(heap, me, right, left):
     dest, source, back = heap.zeros(500, np.float64), heap.array(payload(500, np.float64, me)), heap.zeros(500, np.float64)
     put_quiet_get[1, 64](dest, source, back, 491, right)
     expected = payload(500, np.float64, me)
@@ -744,8 +720,7 @@ def divergent(dest, source, chunk, right, left):
 
 @checklist("Remote memory access", "threads, warps and blocks at once")
 @checklist("Concurrency", "diverged warps")
-def test_divergent_threads(heap):
-    me, _, right, left = neighbors()
+def test_divergent_threads(heap, me, right, left):
     dest, source = Watched(heap, 64 * 5 + 1, np.int32), heap.array(payload(64 * 5, np.int32, me))
     divergent[2, 32](dest.array, source, 5, right, left)
     dest.holds(0, payload(64 * 5, np.int32, left))
@@ -753,9 +728,8 @@ def test_divergent_threads(heap):
 
 @checklist("Remote memory access", "threads, warps and blocks at once")
 @pytest.mark.parametrize("block", [1, 31, 33, 45, (5, 3), (2, 3, 4), (16, 3, 1), (1, 1, 40)], ids=str)
-def test_blocks_of_any_size_and_shape(heap, block):
+def test_blocks_of_any_size_and_shape(heap, me, right, left, block):
     """Partial warps and numbering through two and three dimensions."""
-    me, _, right, left = neighbors()
     dest, source = Watched(heap, 404, np.int16), heap.array(payload(200, np.int16, me))
     put_whole[1, block](dest.array[1:201], source, right)
     get_whole[1, block](dest.array[202:402], source, left)
@@ -773,8 +747,7 @@ def warps_of_any_block(dest, source, chunk, pe):
 
 @checklist("Remote memory access", "threads, warps and blocks at once")
 @pytest.mark.parametrize("block", [1, 7, 33, 45, 64, (5, 13), (4, 3, 6)], ids=str)
-def test_partial_warps(heap, block):
-    me, _, right, left = neighbors()
+def test_partial_warps(heap, me, right, left, block):
     warps = -(-int(np.prod(block)) // WARP)
     chunk = 75
     dest, source = Watched(heap, warps * chunk + 9, np.float32), heap.array(payload(warps * chunk, np.float32, me))
@@ -793,8 +766,7 @@ def two_directions(dest, source, rounds, nelems, right):
 
 
 @checklist("Remote memory access", "threads, warps and blocks at once")
-def test_rounds_in_one_kernel(heap):
-    me, _, right, left = neighbors()
+def test_rounds_in_one_kernel(heap, me, right, left):
     rounds, nelems = 2 * ROUNDS, int64(37)
     dest, source = Watched(heap, rounds * 37, np.int32), heap.array(payload(rounds * 37, np.int32, me))
     launch_together(two_directions, 1, 40, dest.array, source, rounds, nelems, right)

@@ -4,7 +4,7 @@ import numpy as np
 from numba import cuda
 
 from conformance import library as pgas
-from conformance.checks import checklist, equal, launch_together, neighbors
+from conformance.checks import checklist, equal, launch_together
 
 ROUNDS = 5 if pgas.SIMULATOR else 100
 CHUNK = 50
@@ -31,8 +31,7 @@ def put_then_signal(dest, source, sig, wrong, rounds, right, left):
 
 
 @checklist("Signals", "earlier puts need a fence")
-def test_a_fence_orders_a_signal_after_earlier_puts(heap):
-    _, _, right, left = neighbors()
+def test_a_fence_orders_a_signal_after_earlier_puts(heap, right, left):
     dest, source = heap.zeros(CHUNK, np.int64), heap.zeros(CHUNK, np.int64)
     sig, wrong = heap.zeros(1, np.uint64), heap.zeros(1, np.int32)
     launch_together(put_then_signal, 1, 32, dest, source, sig, wrong, ROUNDS, right, left)
@@ -61,8 +60,7 @@ def ring_reduce(total, box, sig, wrong, rounds):
 
 
 @checklist("Signals", "a sum does not say which sender came", "set and add")
-def test_a_word_for_each_sender(heap):
-    me, n = pgas.my_pe(), pgas.n_pes()
+def test_a_word_for_each_sender(heap, me, n):
     total, box = heap.zeros((n, CHUNK), np.int32), heap.zeros((n, CHUNK), np.int32)
     total[me].copy_to_device(100 * me + np.arange(CHUNK, dtype=np.int32))
     sig, wrong = heap.zeros(n, np.uint64), heap.zeros(1, np.int32)

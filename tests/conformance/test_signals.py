@@ -8,7 +8,7 @@ import pytest
 from numba import cuda
 
 from conformance import library as pgas
-from conformance.checks import WARP, checklist, equal, everywhere, launch_together, needs_peer, neighbors
+from conformance.checks import WARP, checklist, equal, everywhere, launch_together, needs_peer
 
 NELEMS = 900 if pgas.SIMULATOR else 1 << 20
 EPOCHS = 4 if pgas.SIMULATOR else 200
@@ -91,9 +91,8 @@ def sending(form):
 @checklist("Signals", "data is there when its signal is seen", "large payloads are whole", "set and add", "epochs with rising values")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", OPS)
-def test_data_is_there_when_the_signal_is_seen(heap, form, op):
+def test_data_is_there_when_the_signal_is_seen(heap, right, left, form, op):
     """In many epochs; the data of each is read completely before the next one is sent."""
-    _, _, right, left = neighbors()
     alone = form in ("put_signal", "put_signal_nbi")  # one thread, which takes milliseconds for a MiB on a GPU
     nelems = NELEMS // 64 if alone and not pgas.SIMULATOR else NELEMS
     dest, source = heap.zeros(nelems, np.int64), heap.zeros(nelems, np.int64)
@@ -106,8 +105,7 @@ def test_data_is_there_when_the_signal_is_seen(heap, form, op):
 
 @checklist("Signals", "signal to itself")
 @pytest.mark.parametrize("form", FORMS)
-def test_signal_to_itself(heap, form):
-    me = pgas.my_pe()
+def test_signal_to_itself(heap, me, form):
     dest, source = heap.zeros(50, np.int64), heap.zeros(50, np.int64)
     sig, wrong = heap.zeros(2, np.uint64), heap.zeros(1, np.int32)
     launch_together(sending(form), 1, 40, dest, source, sig, 3, False, wrong, me, me)
@@ -125,8 +123,7 @@ def put_signal_of_odd_bytes(dest, source, sig, size, pe, at):
 
 @checklist("Signals", "data is there when its signal is seen")
 @pytest.mark.parametrize("size", [0, 1, 37, 256])
-def test_payloads_of_bytes_and_signals_in_two_dimensions(heap, size):
-    me, _, right, left = neighbors()
+def test_payloads_of_bytes_and_signals_in_two_dimensions(heap, me, right, left, size):
     dest, source = heap.full(300, 255, np.uint8), heap.array((np.arange(300) + me).astype(np.uint8))
     sig = heap.full((2, 4), 99, np.uint64)
     launch_together(put_signal_of_odd_bytes, 1, 45, dest, source, sig, size, right, 3)
@@ -153,8 +150,7 @@ def signal_from_everywhere(sig, repeats, total, seen):
 
 
 @checklist("Signals", "many signals to one word")
-def test_many_signals_add_up(heap):
-    n = pgas.n_pes()
+def test_many_signals_add_up(heap, n):
     blocks, threads, repeats = (2, 40, 2) if pgas.SIMULATOR else (32, 256, 8)
     total = 3 * n * blocks * threads * repeats
     sig, seen = heap.zeros(3, np.uint64), heap.zeros(1, np.uint64)
@@ -178,8 +174,7 @@ def put_signal_from_every_thread(dest, source, sig, chunk, total, wrong, right, 
 
 
 @checklist("Signals", "many signals to one word", "data is there when its signal is seen")
-def test_data_of_many_senders(heap):
-    _, _, right, left = neighbors()
+def test_data_of_many_senders(heap, right, left):
     blocks, threads, chunk = (2, 24, 5) if pgas.SIMULATOR else (16, 128, 33)
     size = blocks * threads * chunk
     dest, source, sig, wrong = heap.zeros(size, np.int64), heap.zeros(size, np.int64), heap.zeros(1, np.uint64), heap.zeros(1, np.int32)
@@ -204,8 +199,7 @@ def ping_pong(sig, rounds, seen, first, peer):
 
 @checklist("Signals", "set and add", "waits return what satisfies them")
 @needs_peer
-def test_ping_pong(heap):
-    me = pgas.my_pe()
+def test_ping_pong(heap, me):
     rounds = 100 if pgas.SIMULATOR else 2000
     sig, seen = heap.zeros(1, np.uint64), heap.zeros(rounds, np.uint64)
     launch_together(ping_pong, 1, 1, sig, rounds if me < 2 else 0, seen, me == 0, 1 - me if me < 2 else 0)
@@ -243,8 +237,7 @@ COMPARISONS = [
 
 @checklist("Signals", "waits return what satisfies them")
 @pytest.mark.parametrize(("comparison", "start", "awaited", "sent"), COMPARISONS, ids=lambda v: str(v))
-def test_waits_return_the_value_that_satisfied_them(heap, comparison, start, awaited, sent):
-    _, _, right, _ = neighbors()
+def test_waits_return_the_value_that_satisfied_them(heap, right, comparison, start, awaited, sent):
     compare = getattr(operator, comparison.lower())
     assert compare(sent, awaited)
     assert not compare(start, awaited)
@@ -283,8 +276,7 @@ def count_up(sig, seen, rounds, right):
 
 
 @checklist("Signals", "epochs with rising values")
-def test_a_wait_may_return_a_later_value_but_never_an_earlier_one(heap):
-    _, _, right, _ = neighbors()
+def test_a_wait_may_return_a_later_value_but_never_an_earlier_one(heap, right):
     rounds = 50
     sig, seen = heap.zeros(1, np.uint64), heap.zeros(rounds, np.uint64)
     launch_together(count_up, 1, 2, sig, seen, rounds, right)

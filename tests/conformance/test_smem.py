@@ -20,7 +20,6 @@ from conformance.checks import (
     kernel_of,
     launch_together,
     needs_any_memory,
-    neighbors,
     payload,
 )
 
@@ -50,8 +49,7 @@ def copying(call, scope, room):
 @pytest.mark.parametrize("room", ROOM)
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("call", ["put", "get"])
-def test_lent_sizes_and_alignments(heap, call, scope, room):
-    me, _, right, left = neighbors()
+def test_lent_sizes_and_alignments(heap, me, right, left, call, scope, room):
     most = max(SIZES) + 64
     source = heap.array(payload(most, np.uint8, me))
     came = payload(most, np.uint8, left if call == "put" else right)
@@ -82,8 +80,7 @@ def in_turns(dest, source, sig, turns, right):
 
 
 @checklist("Remote memory access", "through shared memory that the kernel lends", "source is free after a blocking put")
-def test_warps_lend_arrays_of_their_own(heap):
-    me, _, right, left = neighbors()
+def test_warps_lend_arrays_of_their_own(heap, me, right, left):
     size = WARPS * TURNS * 3000
     dest, source, sig = heap.zeros(size, np.int64), heap.array(payload(size, np.int64, me) >> 8), heap.zeros(WARPS, np.uint64)
     pgas.barrier_all()
@@ -116,8 +113,7 @@ def from_shared(dest, scratch, right):
 
 @checklist("Remote memory access", "through shared memory that the kernel lends", "local operands off the heap")
 @needs_any_memory
-def test_sources_in_shared_memory_and_memory_used_otherwise(heap):
-    me, _, right, left = neighbors()
+def test_sources_in_shared_memory_and_memory_used_otherwise(heap, me, right, left):
     dest, scratch = heap.zeros(2048, np.int64), heap.array(np.arange(4096) + 7 * me)
     pgas.barrier_all()
     from_shared[1, BLOCK](dest, scratch, right)

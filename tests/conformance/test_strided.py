@@ -83,9 +83,8 @@ def test_strides_and_sizes(heap, copy, strides):
 
 @checklist("Remote memory access", "strided iput and iget")
 @pytest.mark.parametrize("dtype", [*PLAIN, *RECORDS, WIDE], ids=name_of)
-def test_every_dtype(heap, dtype):
+def test_every_dtype(heap, me, left, dtype):
     """With every operation, each into its own place. uint16 stands for bfloat16, too."""
-    me, _, _, left = neighbors()
     dest, source = Watched(heap, 150 * len(COPIES), dtype), heap.array(payload(128, dtype, me))
     for i, copy in enumerate(COPIES):
         move(copy, dest.array, 150 * i + 11, source, 3, (3, 2), 40, pe=counterpart(copy)[0])
@@ -121,10 +120,9 @@ def test_numbers_at_the_alignment_of_their_parts(heap, copy):
 
 @checklist("Remote memory access", "strided iput and iget")
 @pytest.mark.parametrize("dtype", [np.dtype("uint8"), np.dtype("float64"), PIXEL, ALIGNED_POINT], ids=name_of)
-def test_any_size_stride_and_offset(heap, dtype):
+def test_any_size_stride_and_offset(heap, me, left, dtype):
     """Hypothesis chooses operation, lengths, strides and offsets."""
     room = 400
-    me, _, _, left = neighbors()
     dest, source = Watched(heap, room, dtype), heap.array(payload(room, dtype, me))
     theirs = payload(room, dtype, left)
 
@@ -154,8 +152,7 @@ def test_more_elements_than_a_queue_holds(heap, copy):
 
 @checklist("Remote memory access", "strided iput and iget")
 @copies
-def test_to_and_from_itself(heap, copy):
-    me = pgas.my_pe()
+def test_to_and_from_itself(heap, me, copy):
     dest, source = Watched(heap, 200, np.int16), heap.array(payload(120, np.int16, me))
     move(copy, dest.array, 5, source, 1, (4, 2), 45, pe=me)
     expect(dest, 5, payload(120, np.int16, me), 1, (4, 2), 45)
@@ -173,8 +170,7 @@ def whole(dest, source, dst_stride, src_stride, to, origin):
 
 @checklist("Remote memory access", "strided iput and iget")
 @pytest.mark.parametrize(("strides", "count"), [((1, 1), 60), ((3, 1), 34), ((3, 2), 30), ((2, 7), 9), ((99, 1), 2), ((100, 1), 1)])
-def test_without_nelems_the_shorter_array_counts(heap, strides, count):
-    me, _, right, left = neighbors()
+def test_without_nelems_the_shorter_array_counts(heap, me, right, left, strides, count):
     dest, source = Watched(heap, 200, np.uint32), heap.array(payload(60, np.uint32, me))
     whole[1, 64](dest.array, source, *strides, right, left)
     for at in (0, 100):
@@ -208,8 +204,7 @@ def columns(dest, source, to, pe):
 
 
 @checklist("Remote memory access", "strided iput and iget")
-def test_columns_of_a_matrix(heap):
-    me, _, right, left = neighbors()
+def test_columns_of_a_matrix(heap, me, right, left):
     dest, source = Watched(heap, (13, 6), np.float32), heap.array(payload(130, np.float32, me).reshape(13, 10))
     columns[1, 40](dest.array, source, right, left)
     theirs = payload(130, np.float32, left).reshape(13, 10)
@@ -232,8 +227,7 @@ def of_every_thread(dest, source, chunk, to, origin):
 
 
 @checklist("Remote memory access", "strided iput and iget")
-def test_threads_with_strides_of_their_own(heap):
-    me, _, right, left = neighbors()
+def test_threads_with_strides_of_their_own(heap, me, right, left):
     threads, chunk = 2 * 40, 20
     dest, source = Watched(heap, threads * 5 * chunk, np.int32), heap.array(payload(threads * 5 * chunk, np.int32, me))
     of_every_thread[2, 40](dest.array, source, chunk, right, left)
@@ -245,8 +239,7 @@ def test_threads_with_strides_of_their_own(heap):
 
 @checklist("Remote memory access", "strided iput and iget")
 @pytest.mark.parametrize("block", [31, 45, (5, 3), (16, 3, 1)], ids=str)
-def test_blocks_of_any_size_and_shape(heap, block):
-    me, _, right, left = neighbors()
+def test_blocks_of_any_size_and_shape(heap, me, right, left, block):
     dest, source = Watched(heap, 200, np.int64), heap.array(payload(60, np.int64, me))
     whole[1, block](dest.array, source, 2, 3, right, left)
     for at in (0, 100):
@@ -263,9 +256,8 @@ def iput_and_reuse(dest, source, rounds, nelems, pe):
 
 
 @checklist("Remote memory access", "strided iput and iget")
-def test_source_may_be_reused_on_return(heap):
+def test_source_may_be_reused_on_return(heap, right):
     """And the data arrives by the end of the kernel, as with put."""
-    right = neighbors()[2]
     rounds, nelems = 10, 50
     dest, source = Watched(heap, rounds * 3 * nelems, np.int64), heap.zeros(2 * nelems, np.int64)
     iput_and_reuse[1, 40](dest.array, source, rounds, nelems, right)
@@ -282,8 +274,7 @@ def through_shared_memory(dest, source, to, origin):
 
 @checklist("Remote memory access", "strided iput and iget", "local operands off the heap")
 @needs_any_memory
-def test_shared_memory(heap):
-    me, n, right, left = neighbors()
+def test_shared_memory(heap, me, n, right, left):
     dest, source = Watched(heap, 60, np.float32), heap.array(payload(60, np.float32, me))
     through_shared_memory[1, 40](dest.array, source, right, left)
     expect(dest, 0, payload(60, np.float32, (me - 2) % n), 0, (2, 2), 30)

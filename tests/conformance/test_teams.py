@@ -64,8 +64,7 @@ def members_are(heap, team, pes):
 
 
 @checklist("Teams", "predefined teams")
-def test_predefined_teams(heap):
-    me, n = pgas.my_pe(), pgas.n_pes()
+def test_predefined_teams(heap, me, n):
     members_are(heap, pgas.TEAM_WORLD, list(range(n)))
     for team in (pgas.TEAM_SHARED, pgas.TEAM_NODE):
         members = pgas.allgather_object(team.pes)
@@ -94,8 +93,7 @@ def test_teams_of_a_node_and_of_shared_memory(heap):
 
 
 @checklist("Teams", "split_strided")
-def test_every_strided_split(heap):
-    n = pgas.n_pes()
+def test_every_strided_split(heap, n):
     for start, stride, size in itertools.product(range(n), range(-n + 1, n), range(1, n + 1)):
         pes = [start + i * stride for i in range(size)]
         if len(set(pes)) == size and all(0 <= pe < n for pe in pes):
@@ -105,9 +103,8 @@ def test_every_strided_split(heap):
 
 
 @checklist("Teams", "split_strided")
-def test_a_split_counts_in_its_parent(heap):
+def test_a_split_counts_in_its_parent(heap, me, n):
     """start and stride count in the parent, not in the world. Only members of the parent call."""
-    n, me = pgas.n_pes(), pgas.my_pe()
     backwards = pgas.team_split_strided(pgas.TEAM_WORLD, n - 1, -1, n)
     size = (n + 1) // 2
     second = pgas.team_split_strided(backwards, 0, 2, size)
@@ -123,9 +120,8 @@ def test_a_split_counts_in_its_parent(heap):
 
 @checklist("Teams", "split_2d")
 @pytest.mark.parametrize("xrange", [1, 2, 3, 9])
-def test_rows_and_columns(heap, xrange):
+def test_rows_and_columns(heap, me, n, xrange):
     """The last row may be shorter, and there may be fewer members than a row has."""
-    n, me = pgas.n_pes(), pgas.my_pe()
     backwards = pgas.team_split_strided(pgas.TEAM_WORLD, n - 1, -1, n)
     row, column = pgas.team_split_2d(backwards, xrange)
     number = n - 1 - me
@@ -142,8 +138,7 @@ def test_rows_and_columns(heap, xrange):
 
 
 @checklist("Teams", "teams of any PEs")
-def test_any_order(heap):
-    n = pgas.n_pes()
+def test_any_order(heap, n):
     for pes in itertools.permutations(range(n), max(1, n - 1)):
         team = pgas.team_create(pes)
         members_are(heap, team, list(pes))
@@ -166,9 +161,8 @@ def test_copies_of_a_team(heap):
 
 @needs_peer
 @checklist("Teams", "teams of any PEs")
-def test_disjoint_teams_at_once(heap):
+def test_disjoint_teams_at_once(heap, me, n):
     """Each PE gives the list of its own team. Both teams may have the same id."""
-    n, me = pgas.n_pes(), pgas.my_pe()
     lists = [list(range(n // 2)), list(range(n - 1, n // 2 - 1, -1))]
     team = pgas.team_create(lists[me in lists[1]])
     for pes in lists:
@@ -177,9 +171,8 @@ def test_disjoint_teams_at_once(heap):
 
 
 @checklist("Teams", "translation of PE numbers")
-def test_translation(heap):
+def test_translation(heap, n):
     """All pairs of teams; -1 for numbers of no member, and for no team."""
-    n = pgas.n_pes()
     teams = [pgas.TEAM_WORLD, pgas.team_split_strided(pgas.TEAM_WORLD, n - 1, -1, n), pgas.team_create([n - 1]), None]
     pes = [list(range(n)), list(range(n))[::-1], [n - 1], []]
     for (one, ones), (other, others) in itertools.product(zip(teams, pes, strict=True), repeat=2):
@@ -208,9 +201,8 @@ def test_channels(heap):
 
 
 @checklist("Teams", "destroy, and ids again")
-def test_splits_and_destroys(heap):
+def test_splits_and_destroys(heap, n):
     """Each round makes a team with the id of the first, performs a collective and destroys the team."""
-    n = pgas.n_pes()
     dest, source = heap.zeros(n * 40, np.int32), heap.full(40, pgas.my_pe(), np.int32)
     numbers = set()
     for _ in range(SPLITS):
@@ -249,9 +241,8 @@ def test_splits_and_destroys(heap):
 
 
 @checklist("Teams", "more teams than there may be")
-def test_as_many_as_there_may_be(heap):
+def test_as_many_as_there_may_be(heap, n):
     """All PEs get a HeapError at the same team. After a destroy there is room for one more, and after all destroys for as many again."""
-    n = pgas.n_pes()
 
     def fill():
         for _ in range(200):
@@ -276,9 +267,8 @@ def test_as_many_as_there_may_be(heap):
 
 
 @checklist("Teams", "teams one after another and overlapping")
-def test_all_pairs(heap):
+def test_all_pairs(heap, me, n):
     """A team of each pair of PEs and of each PE alone, all at the same time."""
-    n, me = pgas.n_pes(), pgas.my_pe()
     teams = {pes: pgas.team_create(pes, channels=1) for size in (1, 2) for pes in itertools.combinations(range(n), size)}
     total, one = heap.zeros(1, np.int64), heap.full(1, me, np.int64)
     pgas.barrier_all()
@@ -316,9 +306,8 @@ def test_what_is_no_team(heap, call, error, text):
 
 @needs_peer
 @checklist("Teams", "teams of any PEs", "split_strided")
-def test_pes_that_disagree(heap):
+def test_pes_that_disagree(heap, me, n):
     """All PEs get an error, and the next team has the id that was free before."""
-    n, me = pgas.n_pes(), pgas.my_pe()
     first = pgas.team_create(range(n))
     pgas.team_destroy(first)
     with raises(pgas.BootstrapError, "disagree"):

@@ -7,7 +7,7 @@ import pytest
 from numba import cuda
 
 from conformance import library as pgas
-from conformance.checks import checklist, equal, everywhere, launch_together, name_of, neighbors, payload
+from conformance.checks import checklist, equal, everywhere, launch_together, name_of, payload
 
 DTYPES = [np.dtype(name) for name in ("int16", "uint16", "int32", "uint32", "int64", "uint64")]
 COMPARISONS = ["EQ", "NE", "GT", "LE", "LT", "GE"]
@@ -217,9 +217,8 @@ def send_and_wait_for_all(data, source, flags, wanted, order, wrong, right):
 @checklist("Order", "waits acquire what a NIC wrote")
 @pytest.mark.parametrize("dtype", [np.int16, np.uint32, np.int64], ids=lambda d: d.__name__)
 @pytest.mark.parametrize("kernel", [send_and_collect_any, send_and_collect_some, send_and_wait_for_all], ids=["any", "some", "all"])
-def test_data_is_there_when_its_flag_is_seen(heap, kernel, dtype):
+def test_data_is_there_when_its_flag_is_seen(heap, me, right, left, kernel, dtype):
     """A thread of one warp sends, one of another has to wait: for one element after the other, several, or all."""
-    me, _, right, left = neighbors()
     nelems = 20
     data, flags, wrong = heap.zeros(nelems, np.int64), heap.zeros(nelems, dtype), heap.zeros(2, np.int32)
     source = heap.array(payload(nelems, np.int64, me) | 1)
@@ -252,8 +251,7 @@ def count_signals(dest, source, sig, seen, right):
 
 
 @checklist("Order", "waits acquire what a NIC wrote")
-def test_polling_sees_the_data(heap):
-    me, _, right, left = neighbors()
+def test_polling_sees_the_data(heap, me, right, left):
     dest, seen, sig = heap.zeros(100, np.int64), heap.zeros(2, np.int64), heap.zeros(1, np.uint64)
     source = heap.array(np.arange(1, 101) + 1000 * me)
     launch_together(count_signals, 1, 64, dest, source, sig, seen, right)

@@ -58,9 +58,8 @@ def test_epochs_that_wrap(heap, before):
 
 
 @pytest.mark.parametrize("name", ["team_sync", "barrier", "broadcast", "reduce", "exscan", "alltoall"])
-def test_the_collective_in_which_an_epoch_wraps(heap, name):
+def test_the_collective_in_which_an_epoch_wraps(heap, me, n, name):
     """Each kind of collective, small and large, in one round and in several. Each has a new team, as flags of rows only grow."""
-    n, me = pgas.n_pes(), pgas.my_pe()
     for size, before in itertools.product((1, LL_BYTES), (1, 2)):
         team = pgas.team_create(range(n))
         begin_at(team, WRAP - before)
@@ -105,8 +104,7 @@ def late_card(heap):
 
 @needs_card
 @pytest.mark.skipif(not THROUGH_NIC, reason="capability missing: a NIC")
-def test_a_card_that_delays(heap, late_card):
-    n, me = pgas.n_pes(), pgas.my_pe()
+def test_a_card_that_delays(heap, me, n, late_card):
     dest, source, wrong = heap.zeros(n * 30, np.int64), heap.zeros(n * 30, np.int64), heap.zeros(1, np.int32)
     launch_together(flood, 1, BLOCK, pgas.TEAM_WORLD, dest, source, wrong, ROUNDS, 5)
     flags = heap.zeros((3, n), np.int32), heap.zeros((3, n), np.int32)
@@ -140,9 +138,8 @@ def overwriting(name, in_place):
 @needs_card
 @pytest.mark.skipif(not THROUGH_NIC, reason="capability missing: a NIC")
 @pytest.mark.parametrize("size", [40, 5000])
-def test_sources_that_are_overwritten_at_once(heap, late_card, size):
+def test_sources_that_are_overwritten_at_once(heap, me, n, late_card, size):
     """The NIC reads source before the call returns, and in place before dest is written."""
-    n, me = pgas.n_pes(), pgas.my_pe()
     for name, in_place in (("alltoall", False), ("fcollect", False), ("reduce", False), ("reduce", True), ("inscan", True)):
         source = heap.zeros(size * n, np.int32)
         dest = source if in_place else heap.zeros(size * n * n, np.int32)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pgas
-from mpi.checks import PIXEL, equal, name_of, neighbors
+from mpi.checks import PIXEL, equal, name_of
 from pgas.job.memory import dlpack
 
 needs_numpy = pytest.mark.skipif(not pgas.SIMULATOR, reason="NumPy reads the memory of the simulator only")
@@ -21,8 +21,7 @@ def put_whole(dest, source, pe):
 
 @needs_numpy
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
-def test_numpy_shares_the_memory(heap, dtype):
-    me, _, right, left = neighbors()
+def test_numpy_shares_the_memory(heap, me, right, left, dtype):
     dest, source = heap.zeros((3, 4), dtype), heap.full((3, 4), me % 2, dtype)
     read = np.from_dlpack(dest)
     assert (read.dtype, read.shape, read.strides) == (dtype, (3, 4), dest.strides)
@@ -91,9 +90,8 @@ def test_device(heap):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("library", ["torch", "cupy"])
-def test_libraries_share_the_memory(heap, library):
+def test_libraries_share_the_memory(heap, me, right, left, library):
     module = pytest.importorskip(library)
-    me, _, right, left = neighbors()
     dest, source = heap.zeros((3, 4), np.float32), heap.zeros((3, 4), np.float32)
     tensor, read = module.from_dlpack(source), module.from_dlpack(dest)
     tensor[:] = me + 1

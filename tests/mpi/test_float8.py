@@ -6,7 +6,7 @@ import pytest
 from numba import cuda
 
 import pgas
-from mpi.checks import equal, neighbors
+from mpi.checks import equal
 from mpi.test_arrays import TorchDtype
 from pgas.native.dtypes import FLOAT8
 
@@ -32,8 +32,7 @@ def test_arrays(heap, name):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("on_stream", [False, True])
-def test_operations_of_the_host(heap, name, on_stream):
-    me, n, right, left = neighbors()
+def test_operations_of_the_host(heap, me, n, right, left, name, on_stream):
     sent = [(np.arange(2 * n) * 91 + pe * 5 + 125).astype(np.uint8) for pe in range(n)]
     stream = {"stream": cuda.stream()} if on_stream else {}
     dest, source, sig = heap.zeros((6, 2 * n), name), heap.array(sent[me].view(name), name), heap.zeros(1, np.uint64)

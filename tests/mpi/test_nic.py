@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 import wqes as wqe
-from conformance.checks import TRANSPORT, equal, launch_together, neighbors
+from conformance.checks import TRANSPORT, equal, launch_together
 from numba import cuda
 
 import pgas
@@ -120,8 +120,7 @@ ALWAYS = wqe.Ce.ALWAYS
 
 
 @ibgda
-def test_put_and_get_are_the_data_sheets_bytes(heap):
-    _, _, right, _ = neighbors()
+def test_put_and_get_are_the_data_sheets_bytes(heap, right):
     dest, source = heap.zeros(100, np.uint8), heap.array(np.arange(100, dtype=np.uint8))
     lkey = key_at(layout.LKEY)
     tail = Tail(right)
@@ -137,8 +136,7 @@ def test_put_and_get_are_the_data_sheets_bytes(heap):
 
 @ibgda
 @pytest.mark.parametrize("dtype", ["i1", "i2", "f4", "f8", "c16"])
-def test_neighboring_p_are_one_wqe(heap, dtype):
-    _, _, right, _ = neighbors()
+def test_neighboring_p_are_one_wqe(heap, right, dtype):
     dtype = np.dtype(dtype)
     dest = heap.zeros(32, dtype)
     tail = Tail(right)
@@ -158,8 +156,7 @@ def test_neighboring_p_are_one_wqe(heap, dtype):
 
 @ibgda
 @pytest.mark.parametrize("dtype", ["i1", "i2", "f4", "f8", "c16"])
-def test_scattered_p_are_a_wqe_each(heap, dtype):
-    _, _, right, _ = neighbors()
+def test_scattered_p_are_a_wqe_each(heap, right, dtype):
     dtype = np.dtype(dtype)
     dest = heap.zeros(64, dtype)
     tail = Tail(right)
@@ -175,8 +172,7 @@ def test_scattered_p_are_a_wqe_each(heap, dtype):
 
 
 @ibgda
-def test_neighboring_g_are_one_wqe(heap):
-    _, _, right, _ = neighbors()
+def test_neighboring_g_are_one_wqe(heap, right):
     source, out = heap.array(np.arange(64, dtype=np.int32)), heap.zeros(32, np.int32)
     for step, wqes in ((1, 1), (2, 32)):
         tail = Tail(right)
@@ -202,8 +198,7 @@ def add_lanes(acc, pe):
 
 
 @ibgda
-def test_atomics_are_the_data_sheets_bytes(heap, monkeypatch):
-    _, _, right, _ = neighbors()
+def test_atomics_are_the_data_sheets_bytes(heap, right, monkeypatch):
     sink, lkey = nic()._load(layout.CELLS) + layout.SINK, key_at(layout.CELL_LKEY)
     sig = heap.zeros(4, np.uint64)
     rkey, at = keys(right), on(right, sig) + 8
@@ -249,8 +244,7 @@ def many_puts(dest, source, rounds, pe):
 
 
 @ibgda
-def test_the_card_counts_what_was_issued(heap, issued):
-    _, _, right, _ = neighbors()
+def test_the_card_counts_what_was_issued(heap, right, issued):
     dest, source = heap.zeros(800, np.int32), heap.array(np.arange(8, dtype=np.int32))
     issued()
     many_puts[1, 32](dest, source, 100, right)
@@ -275,8 +269,7 @@ def p_of_some(dest, every, first, pe):
 
 
 @pytest.mark.parametrize(("every", "first"), [(1, 0), (1, 31), (2, 1), (3, 7), (1, 5), (40, 39)])
-def test_any_subset_of_lanes(heap, every, first):
-    _, _, right, _ = neighbors()
+def test_any_subset_of_lanes(heap, right, every, first):
     dest = heap.zeros(40, np.int32)
     launch_together(p_of_some, 1, 40, dest, every, first, right)
     pgas.barrier_all()
@@ -294,8 +287,7 @@ def p_to_all(dest, seen):
     seen[i] = pgas.g(dest, 40 * pgas.my_pe() + i, pe)
 
 
-def test_lanes_that_name_different_pes(heap):
-    me, n, _, _ = neighbors()
+def test_lanes_that_name_different_pes(heap, me, n):
     dest, seen = heap.zeros(40 * n, np.int32), heap.zeros(40, np.int32)
     launch_together(p_to_all, 1, 40, dest, seen)
     pgas.barrier_all()
@@ -317,9 +309,8 @@ def p_and_g_apart(dest, seen, fetched, rounds, first):
         fetched[i] += pgas.atomic_fetch_add(dest, at, 1, pe) - r
 
 
-def test_lanes_that_diverge_repeatedly(heap):
+def test_lanes_that_diverge_repeatedly(heap, n):
     """A lane left behind at a barrier of its warp would hang, even if that happens only once in a thousand times."""
-    _, n, _, _ = neighbors()
     dest, seen, fetched = heap.zeros(40 * n, np.int32), heap.zeros(40, np.int32), heap.zeros(40, np.int32)
     launches, rounds = (2, 2) if pgas.SIMULATOR else (200, 20)
     for launch in range(launches):
@@ -341,9 +332,8 @@ def to_all_in_turns(words, dest, source, rounds):
     pgas.quiet()
 
 
-def test_lanes_that_name_different_pes_and_full_queues(heap):
+def test_lanes_that_name_different_pes_and_full_queues(heap, me, n):
     """No lane may wait for room while others wait for its reservation."""
-    me, n, _, _ = neighbors()
     blocks, threads, rounds = (2, 32, 2) if pgas.SIMULATOR else (16, 256, 50)
     count = blocks * threads
     words, dest = heap.zeros(count + 1, np.int64), heap.zeros(64 * count, np.int32)
@@ -403,8 +393,7 @@ SHARING = {
 
 @ibgda
 @pytest.mark.parametrize("name", SHARING)
-def test_lanes_that_share_a_wqe(heap, name):
-    _, _, right, _ = neighbors()
+def test_lanes_that_share_a_wqe(heap, right, name):
     elements, wqes = SHARING[name]
     there = elements >= 0
     where, dest = heap.array(elements.astype(np.int64)), heap.zeros(64, np.int32)
@@ -438,8 +427,7 @@ def p_of_two_halves(dest, pe):
 
 
 @ibgda
-def test_diverged_lanes_take_a_wqe_for_each_half(heap, issued):
-    _, _, right, _ = neighbors()
+def test_diverged_lanes_take_a_wqe_for_each_half(heap, right, issued):
     dest = heap.zeros(64, np.int32)
     issued()
     p_of_two_halves[1, 32](dest, right)
@@ -466,12 +454,11 @@ def signal_lanes(dest, source, sig, every, op, pe):
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("op", [pgas.SIGNAL_ADD, pgas.SIGNAL_SET], ids=["add", "set"])
-def test_defect_a_put_signal_by_the_lanes_of_a_warp(heap, op, every):
+def test_defect_a_put_signal_by_the_lanes_of_a_warp(heap, right, left, op, every):
     """In NVSHMEM, only the first lane knows the reserved WQEBBs, and lanes submit before all have written.
 
     Here every lane's data and signal are in the ring, once, with nothing between them.
     """
-    _, _, right, left = neighbors()
     dest, source = heap.zeros(128, np.int64), heap.array(np.arange(128) + 1000 * pgas.my_pe())
     sig = heap.zeros(32, np.uint64)
     tail = Tail(right)
@@ -539,9 +526,8 @@ def unwaited():
 
 
 @ibgda
-def test_defect_b_fence_covers_every_queue_pair(heap):
+def test_defect_b_fence_covers_every_queue_pair(heap, n):
     """NVSHMEM's fence confuses its own queue pairs, which it skips, with those of other PEs; with one queue pair it does nothing."""
-    _, n, _, _ = neighbors()
     dest, source = heap.zeros(4, np.int32), heap.array(np.arange(4, dtype=np.int32))
     pgas.barrier_all()
     every = list(range(n * nic()._num))
@@ -554,9 +540,8 @@ def test_defect_b_fence_covers_every_queue_pair(heap):
 
 
 @ibgda
-def test_defect_c_quiet_finds_the_queue_pair_that_was_used(heap):
+def test_defect_c_quiet_finds_the_queue_pair_that_was_used(heap, me, n):
     """NVSHMEM's quiet of a queue pair divides its number by the wrong count, and waits for another one."""
-    me, n, _, _ = neighbors()
     num = nic()._num
     dest, source = heap.zeros(n * num, np.int64), heap.array(np.arange(1, n * num + 1))
     pgas.barrier_all()
@@ -573,9 +558,8 @@ def test_defect_c_quiet_finds_the_queue_pair_that_was_used(heap):
 
 
 @needs_card
-def test_defect_d_every_object_is_made_once(heap):
+def test_defect_d_every_object_is_made_once(heap, me, n):
     """NVSHMEM allocates the endpoint of a queue pair twice, and leaks the first."""
-    me, n, _, _ = neighbors()
     count = n * nic()._num
     card = observer().counters()
     (number,) = {qp["pe"] for qp in own_queue_pairs()}
@@ -601,9 +585,8 @@ def flood(dest, rounds, pe):
     pgas.quiet()
 
 
-def test_more_than_the_queues_hold(heap):
+def test_more_than_the_queues_hold(heap, right):
     """From many blocks. With PGAS_QP_DEPTH=128, which keeps the queues full, 100,000 operations."""
-    _, _, right, _ = neighbors()
     blocks, threads = 8, 32
     operations = 100_000 if nic()._depth == 128 else 20_000
     rounds = operations // (blocks * threads * pgas.n_pes()) + 1
@@ -630,9 +613,8 @@ def only_quiet():
 
 
 @needs_card
-def test_a_paused_card_completes_nothing(heap):
+def test_a_paused_card_completes_nothing(heap, me, right, left):
     """put_nbi returns while the card is paused, quiet does not; after the card resumes, the data arrives."""
-    me, _, right, left = neighbors()
     dest, source = heap.zeros(1000, np.int32), heap.full(1000, me + 1, np.int32)
     pgas.barrier_all()
     if me == 0:
@@ -678,9 +660,8 @@ def receive(dest, sig, round_, wrong):
 
 
 @needs_card
-def test_a_signal_never_overtakes_its_data(heap):
+def test_a_signal_never_overtakes_its_data(heap, right):
     """1 MiB, with a card that delays completions and writes the last piece first."""
-    _, _, right, _ = neighbors()
     dest, source = heap.zeros(1 << 20, np.uint8), heap.zeros(1 << 20, np.uint8)
     sig, wrong = heap.zeros(1, np.uint64), heap.zeros(1, np.int32)
     pgas.barrier_all()
@@ -725,8 +706,7 @@ def both(data, flag, rounds, wrong, pe):
 
 
 @needs_card
-def test_fence_orders_queue_pairs(heap):
-    _, _, right, _ = neighbors()
+def test_fence_orders_queue_pairs(heap, right):
     data, flag, wrong = heap.zeros(65, np.int64), heap.zeros(1, np.int64), heap.zeros(1, np.int32)
     pgas.barrier_all()
     if pgas.my_pe() == 0:

@@ -7,7 +7,7 @@ two paths, data from near PEs is never late.
 
 import numpy as np
 import pytest
-from conformance.checks import TRANSPORT, everywhere, kernel_of, launch_together, neighbors
+from conformance.checks import TRANSPORT, everywhere, kernel_of, launch_together
 from numba import cuda
 
 import pgas
@@ -81,9 +81,8 @@ INTO_THE_HOST = ("g", "g_of_every_other", "atomic_fetch", "atomic_fetch_or")
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_data_behind_its_completion(heap, name):
+def test_data_behind_its_completion(heap, right, name):
     """Each round moves its number, in all elements."""
-    _, _, right, _ = neighbors()
     dest, source = heap.zeros(N_ELEMS, np.int64), heap.zeros(N_ELEMS, np.int64)
     sig, wrong = heap.zeros(1, np.uint64), heap.zeros(1, np.int32)
     settled = window.constants().settles or ("ibrc" in PATHS and name in INTO_THE_HOST)

@@ -7,7 +7,7 @@ import pytest
 from numba import cuda
 
 import pgas
-from mpi.checks import THROUGH_NIC, Watched, capability, equal, everywhere, neighbors, payload
+from mpi.checks import THROUGH_NIC, Watched, capability, equal, everywhere, payload
 from pgas.base.errors import TransportError
 from pgas.job import runtime
 from pgas.kernels import layout
@@ -84,8 +84,7 @@ def known(heap):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_put_and_get_in_kernels(heap, known, size):
-    me, n, right, left = neighbors()
+def test_put_and_get_in_kernels(heap, me, n, right, left, known, size):
     sources = [payload(size, np.int32, seed=pe) for pe in range(n)]
     source, back, dest = known(sources[me]), known(np.zeros(size, np.int32)), Watched(heap, size + 100, np.int32)
     put_and_get[1, 64](dest.array[50 : 50 + size], source, back, right)
@@ -94,16 +93,14 @@ def test_put_and_get_in_kernels(heap, known, size):
     equal(source, sources[me])
 
 
-def test_each_thread_with_its_own_array(heap, known):
-    me, _, right, left = neighbors()
+def test_each_thread_with_its_own_array(heap, me, right, left, known):
     values = np.arange(128 * 8, dtype=np.float64)
     dest, source = heap.zeros(128 * 8), known(values + me)
     each_thread_puts[2, 64](dest, source, right)
     equal(dest, values + left)
 
 
-def test_signals_and_strides(heap, known):
-    me, _, right, left = neighbors()
+def test_signals_and_strides(heap, me, right, left, known):
     values = np.arange(1000, dtype=np.int64)
     dest, sig, source = heap.zeros((2, 1500), np.int64), heap.zeros(1, np.uint64), known(values + 1000 * me)
     tell[1, 32](dest[0, :1000], source, sig, right)
@@ -114,8 +111,7 @@ def test_signals_and_strides(heap, known):
     equal(sig, np.array([1], np.uint64))
 
 
-def test_from_the_host(heap, known):
-    me, _, right, left = neighbors()
+def test_from_the_host(heap, me, right, left, known):
     dest, sig = heap.zeros(70_000, np.float32), heap.zeros(1, np.uint64)
     source, back = known(np.full(70_000, me + 1, np.float32)), known(np.zeros(70_000, np.float32))
     pgas.put_signal(dest, source, sig, 0, 7, pgas.SIGNAL_SET, right)
@@ -128,9 +124,8 @@ def test_from_the_host(heap, known):
     equal(back, expected)
 
 
-def test_arrays_that_share_pages_and_registering_again(heap):
+def test_arrays_that_share_pages_and_registering_again(heap, me, right, left):
     """Small arrays share pages. All keep their contents and work through the NIC, in any order of register and unregister."""
-    me, _, right, left = neighbors()
     arrays = [on_device(np.full(100 + 50 * i, 100 * me + i, np.int16)) for i in range(6)]
     dest = heap.zeros((6, 400), np.int16)
     for order in ((0, 1, 2, 3, 4, 5), (5, 2, 0, 4, 1, 3)):
@@ -236,9 +231,8 @@ def test_finalize_unregisters(heap):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("library", ["torch", "cupy"])
-def test_arrays_of_other_libraries(heap, library):
+def test_arrays_of_other_libraries(heap, me, right, left, library):
     module = pytest.importorskip(library)
-    me, _, right, left = neighbors()
     make = (lambda: module.full((3000,), float(me), device="cuda")) if library == "torch" else (lambda: module.full(3000, float(me)))
     source = make()
     dtype = np.float32 if library == "torch" else np.float64

@@ -40,8 +40,7 @@ def get_of_all(dest, source, nelems, me, n):
 
 
 @pytest.mark.parametrize("nelems", [1, 3000])
-def test_put_and_get(heap, nelems):
-    me, n = pgas.my_pe(), pgas.n_pes()
+def test_put_and_get(heap, me, n, nelems):
     source = heap.array(np.arange(n * nelems, dtype=np.int32) + 100_000 * me)
     dest = heap.zeros(n * nelems, np.int32)
     wanted = np.concatenate([np.arange(me * nelems, (me + 1) * nelems) + 100_000 * pe for pe in range(n)])
@@ -54,9 +53,8 @@ def test_put_and_get(heap, nelems):
     assert (dest.copy_to_host() == wanted).all()
 
 
-def test_a_message_longer_than_a_port_moves(heap):
+def test_a_message_longer_than_a_port_moves(heap, me, n):
     """9 MiB, in work requests of the port's max_msg_sz at most (8 MiB on Soft-RoCE)."""
-    me, n = pgas.my_pe(), pgas.n_pes()
     nelems = 9 << 17
     source, dest = heap.array(np.arange(nelems) + me), heap.zeros(nelems, np.int64)
     if me == 0:
@@ -85,8 +83,7 @@ def fetch_of_all(found, dest, n):
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int16, np.float32, np.int64, np.complex128], ids=str)
-def test_p_and_g(heap, dtype):
-    me, n = pgas.my_pe(), pgas.n_pes()
+def test_p_and_g(heap, me, n, dtype):
     dest, found = heap.zeros(3 * n, dtype), heap.zeros(n, dtype)
     launch_together(store_to_all, 1, 1, dest, me, n, dtype(me + 7))
     wanted = np.zeros(3 * n, dtype)
@@ -141,8 +138,7 @@ def send(data, source, sig, rounds, me, right, left):
     pgas.barrier_all()
 
 
-def test_signals_arrive_after_their_data(heap):
-    me, n = pgas.my_pe(), pgas.n_pes()
+def test_signals_arrive_after_their_data(heap, me, n):
     data, source, sig = heap.zeros(1024, np.int32), heap.zeros(512, np.int32), heap.zeros(4, np.uint64)
     launch_together(send, 1, 1, data, source, sig, ROUNDS, me, (me + 1) % n, (me - 1) % n)
     assert list(sig.copy_to_host()) == [ROUNDS, ROUNDS, 42, 0]

@@ -130,9 +130,8 @@ def unreachable_heap():
 
 
 @pytest.mark.parametrize("whose", ["of one PE", "of all PEs"])
-def test_wait_past_its_deadline(heap, whose):
+def test_wait_past_its_deadline(heap, me, whose):
     """Meanwhile, kernels of the other PEs wait for data that never comes; reset ends them."""
-    me, *_ = neighbors()
     kept = heap.array(np.arange(N) * (me + 1))
     dest, source, word = heap.zeros(4), heap.zeros(4), heap.zeros(1, np.uint64)
     for _ in range(2):
@@ -174,9 +173,8 @@ def test_job_without_an_error(heap):
     works(heap)
 
 
-def test_call_that_is_not_reset(heap):
+def test_call_that_is_not_reset(heap, me, n):
     """Its PE gets the error; a PE that resets waits until all do."""
-    me, n, *_ = neighbors()
     if me == 0:
         pgas.reset()
     elif n > 1:

@@ -5,7 +5,7 @@ import pytest
 from numba import cuda
 
 import pgas
-from mpi.checks import RECORDS, Watched, equal, everywhere, name_of, needs_any_memory, neighbors, payload
+from mpi.checks import RECORDS, Watched, equal, everywhere, name_of, needs_any_memory, payload
 
 DTYPES = [np.dtype(name) for name in ("int8", "float16", "int32", "float64", "complex128")]
 INTEGERS = [np.dtype(name) for name in ("int32", "uint32", "int64", "uint64")]
@@ -48,8 +48,7 @@ def raised(error, call, *args, **kwargs):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 @pytest.mark.parametrize(("start", "count"), [(0, 1), (3, 100), (5, 70_001)])
-def test_put_and_get(heap, dtype, start, count):
-    me, _, right, left = neighbors()
+def test_put_and_get(heap, me, right, left, dtype, start, count):
     sources = [payload(count, dtype, seed=7 + pe) for pe in range(pgas.n_pes())]
     source, dest, back = heap.array(sources[me]), Watched(heap, 80_000, dtype), Watched(heap, count, dtype)
     pgas.put(dest.array[start : start + count], source, right)
@@ -63,9 +62,8 @@ def test_put_and_get(heap, dtype, start, count):
 
 @pytest.mark.parametrize("dtype", [*DTYPES, *RECORDS], ids=name_of)
 @pytest.mark.parametrize(("start", "count", "far", "near"), [(0, 1, 1, 1), (3, 100, 1, 1), (3, 100, 2, 3), (5, 9001, 3, 1)])
-def test_iput_and_iget(heap, dtype, start, count, far, near):
+def test_iput_and_iget(heap, me, n, right, left, dtype, start, count, far, near):
     """To every n-th element, and back; the gaps stay unchanged."""
-    me, n, right, left = neighbors()
     sources = [payload(count * near, dtype, seed=7 + pe) for pe in range(n)]
     end = start + (count - 1) * far + 1
     source, dest, back = heap.array(sources[me]), Watched(heap, end + 9, dtype), Watched(heap, count * near, dtype)
@@ -78,9 +76,8 @@ def test_iput_and_iget(heap, dtype, start, count, far, near):
     back.check()
 
 
-def test_a_matrix_is_transposed_on_a_stream(heap):
+def test_a_matrix_is_transposed_on_a_stream(heap, me, right, left):
     """Each column, written by the kernel before, becomes a row at the neighbor."""
-    me, _, right, left = neighbors()
     rows, columns, rounds, stream = 7, 5, 3, cuda.stream()
     first = np.arange(rows * columns, dtype=np.int32).reshape(rows, columns)
     matrix, back = heap.array(first + 100 * me), heap.zeros((rows, columns), np.int32)
@@ -98,8 +95,7 @@ def test_a_matrix_is_transposed_on_a_stream(heap):
 
 
 @needs_any_memory
-def test_local_operands_are_any_memory(heap):
-    me, _, right, left = neighbors()
+def test_local_operands_are_any_memory(heap, me, right, left):
     dest, back = heap.zeros((4, 50), np.float32), cuda.device_array((4, 50), np.float32)
     pgas.put(dest, cuda.to_device(np.full((4, 50), me, np.float32)), right)
     pgas.barrier_all()
@@ -114,8 +110,7 @@ def test_local_operands_are_any_memory(heap):
     equal(few, np.array([me] * 5 + [0] * 4, np.float32))
 
 
-def test_streams_of_all_libraries(heap):
-    me, _, right, left = neighbors()
+def test_streams_of_all_libraries(heap, me, right, left):
     streams, wait_for = streams_of_all_kinds()
     dest, source = heap.zeros((len(streams), 100), np.int32), heap.array(np.arange(100, dtype=np.int32) + 1000 * me)
     for row, stream in enumerate(streams):
@@ -148,9 +143,8 @@ def increment(array):
         array[i] += 1
 
 
-def test_a_stream_keeps_the_order_of_kernels_and_operations(heap):
+def test_a_stream_keeps_the_order_of_kernels_and_operations(heap, n, right, left):
     """Each put copies what the kernel before it wrote, and its signal announces that."""
-    _, n, right, left = neighbors()
     stream, rounds, size = cuda.stream(), 5, 20_000
     source, dest, sig = heap.zeros(size, np.int32), heap.zeros((rounds, size), np.int32), heap.zeros(2, np.uint64)
     for i in range(rounds):
@@ -164,8 +158,7 @@ def test_a_stream_keeps_the_order_of_kernels_and_operations(heap):
 # ------------------------------------------------------------------------------------------- signals, elements, atomics, order
 
 
-def test_signals(heap):
-    me, n, right, left = neighbors()
+def test_signals(heap, me, n, right, left):
     sig, dest, source = heap.zeros((2, 3), np.uint64), heap.zeros(10, np.int16), heap.full(10, me, np.int16)
     pgas.put_signal(dest, source, sig, (0, 1), 5, pgas.SIGNAL_SET, right)
     found = pgas.signal_wait_until(sig, (0, 1), pgas.EQ, 5)
@@ -177,9 +170,8 @@ def test_signals(heap):
     equal(sig, expected)
 
 
-def test_bound_calls(heap):
+def test_bound_calls(heap, me, n, right, left):
     """Each performs what the call does; they share the checks of the call, and notice what has ended."""
-    me, n, right, left = neighbors()
     stream, world = cuda.stream(), pgas.TEAM_WORLD
     source, dest, sig = heap.array(np.full(1000, me)), heap.array(np.zeros(1000, np.int64)), heap.array(np.zeros(1, np.uint64))
     put, reduce = pgas.put.bind(dest, source, right, stream=stream), pgas.reduce.bind(world, dest, source, pgas.SUM, stream=stream)
@@ -212,9 +204,8 @@ def test_bound_calls(heap):
     assert "has ended" in raised(pgas.PgasError, of_team)
 
 
-def test_bound_after_the_same_call(heap):
+def test_bound_after_the_same_call(heap, n):
     """Calls are remembered; a bind of the same objects performs nothing, and each of several binds performs the call."""
-    _, n, _, _ = neighbors()
     stream, world = cuda.stream(), pgas.TEAM_WORLD
     source, dest = heap.array(np.ones(8, np.int64)), heap.array(np.zeros(8, np.int64))
     for calls in (1, 2, 0):
@@ -234,9 +225,8 @@ def test_bound_after_the_same_call(heap):
             pgas.barrier_all()
 
 
-def test_bound_calls_keep_their_operands(heap):
+def test_bound_calls_keep_their_operands(heap, n, right):
     """A local operand that the program drops, and a team given by its number."""
-    _, n, right, _ = neighbors()
     stream, dest = cuda.stream(), heap.array(np.zeros(1000, np.int64))
     if pgas.SIMULATOR and pgas.info()["transport"] == "p2p":  # where the host writes to local memory of any kind
         put = pgas.put.bind(dest, np.full(1000, 7), right, stream=stream)
@@ -255,9 +245,8 @@ def test_bound_calls_keep_their_operands(heap):
     pgas.team_destroy(again)
 
 
-def test_repeated_calls(heap):
+def test_repeated_calls(heap, me, n, right, left):
     """A call with the same arguments as before does the same; other arrays, freed arrays and destroyed teams are noticed."""
-    me, n, right, left = neighbors()
     stream, world = cuda.stream(), pgas.TEAM_WORLD
     source, dest = heap.array(np.zeros(100, np.int64)), heap.array(np.zeros(100, np.int64))
     for turn in range(4):
@@ -297,8 +286,7 @@ def test_repeated_calls(heap):
 
 
 @pytest.mark.parametrize("dtype", [*INTEGERS, np.dtype(np.float32), np.dtype(np.float64)], ids=name_of)
-def test_elements_and_atomics(heap, dtype):
-    me, n, right, left = neighbors()
+def test_elements_and_atomics(heap, me, n, right, left, dtype):
     cells = heap.zeros((2, n), dtype)
     pgas.p(cells, (0, me), 10 + me, right)
     pgas.barrier_all()
@@ -312,9 +300,8 @@ def test_elements_and_atomics(heap, dtype):
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=name_of)
-def test_other_atomics(heap, dtype):
+def test_other_atomics(heap, me, n, right, left, dtype):
     """Each PE uses its own element at its neighbor."""
-    me, n, right, left = neighbors()
     cells = heap.full(n, 6, dtype)
     found = [
         pgas.atomic_fetch(cells, me, right),
@@ -333,9 +320,8 @@ def test_other_atomics(heap, dtype):
 
 
 @pytest.mark.parametrize("stream", [None, 0, "a stream"])
-def test_barriers_and_quiet(heap, stream):
+def test_barriers_and_quiet(heap, me, n, stream):
     """Puts before a barrier are complete after it."""
-    me, n, _, _ = neighbors()
     stream = cuda.stream() if stream == "a stream" else stream
     seen, table = [], heap.zeros(n, np.int32)
     for i in range(3):
@@ -352,9 +338,8 @@ def test_barriers_and_quiet(heap, stream):
 
 
 @pytest.mark.parametrize("on_stream", [False, True], ids=["at once", "on a stream"])
-def test_waits_and_tests_of_several_elements(heap, on_stream):
+def test_waits_and_tests_of_several_elements(heap, right, on_stream):
     """The left neighbor sets the flags; all forms, with a status and without."""
-    _, _, right, _ = neighbors()
     given = {"stream": cuda.stream()} if on_stream else {}
     flags, values, indices = heap.zeros(5, np.int32), heap.array(np.array([1, 2, 3, 0, 5])), heap.zeros(5, np.int64)
     status = heap.array(np.array([0, 1, 0, 1, 0], np.int32))
@@ -391,9 +376,8 @@ def test_waits_and_tests_of_several_elements(heap, on_stream):
 # ---------------------------------------------------------------------------------------------------------------- refusals
 
 
-def test_refusals(heap):
+def test_refusals(heap, n):
     dest, source, short, sig = heap.zeros(10), heap.zeros(10), heap.zeros(9, np.float32), heap.zeros(4, np.uint64)
-    n = pgas.n_pes()
     texts = [
         raised(ValueError, pgas.put, dest, source, n),
         raised(ValueError, pgas.put, dest, source, 0, 11),
@@ -504,9 +488,8 @@ def add_up(total, array):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("bound", [False, True], ids=["launched", "bound"])
-def test_a_graph_of_kernels_that_communicate(heap, bound):
+def test_a_graph_of_kernels_that_communicate(heap, right, bound):
     """Captured before any kernel is loaded; every replay puts the values that the previous one incremented."""
-    _, _, right, _ = neighbors()
     stream, rounds, size = cuda.stream(), 20, 3000
     source, dest, total, sig = heap.zeros(size, np.int32), heap.zeros(size, np.int32), heap.zeros(size, np.int32), heap.zeros(1, np.uint64)
     blocks = -(-size // 256)
@@ -529,8 +512,7 @@ def test_a_graph_of_kernels_that_communicate(heap, bound):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("size", [100, 1 << 20])
-def test_a_graph_of_stream_operations(heap, size):
-    me, n, right, left = neighbors()
+def test_a_graph_of_stream_operations(heap, me, n, right, left, size):
     stream, rounds = cuda.stream(), 10
     source, dest, back = heap.full(size, me, np.float32), heap.zeros(size, np.float32), heap.zeros(size, np.float32)
     sig, count = heap.zeros(2, np.uint64), heap.zeros(1, np.int64)

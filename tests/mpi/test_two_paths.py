@@ -55,7 +55,7 @@ def test_near_pes_are_those_of_the_machine(heap):
 
 
 @pytest.mark.skipif(not pgas.SIMULATOR, reason="capability missing: /proc/self/maps has no GPU's memory")
-def test_memory_of_far_pes_is_not_mapped(heap):
+def test_memory_of_far_pes_is_not_mapped(heap, me):
     """A store to it would fault; of near PEs only the heap is mapped, not their queues."""
     mapped = set()
     with open("/proc/self/maps", encoding="ascii") as maps:
@@ -64,7 +64,6 @@ def test_memory_of_far_pes_is_not_mapped(heap):
             mapped |= {
                 (pe, start - window.slot(pe)) for pe in range(pgas.n_pes()) if window.slot(pe) <= start and end <= window.slot(pe + 1)
             }
-    me = pgas.my_pe()
     assert {pe for pe, _ in mapped} == set(machine())
     assert not [(pe, offset) for pe, offset in mapped if pe != me and offset >= window.QUEUE_OFFSET]
 
