@@ -44,6 +44,12 @@ def settings(facts, **values):
 
 
 @pytest.fixture
+def facts(tmp_path):
+    """A sound machine with four GPUs and NICs."""
+    return cluster(tmp_path)[1]
+
+
+@pytest.fixture
 def laptop(tmp_path):
     """A machine without GPU and NIC."""
     Machine(tmp_path).write("sys/devices/system/cpu/online", "0-7")
@@ -53,8 +59,7 @@ def laptop(tmp_path):
 # ------------------------------------------------------------------------------------------------------- sound machines
 
 
-def test_a_cluster_node_can_do_everything(tmp_path):
-    _, facts = cluster(tmp_path)
+def test_a_cluster_node_can_do_everything(facts):
     findings = examine(facts)
     assert {f.status for f in findings} <= {Status.OK, Status.NOTE}
     assert [f.remedy for f in findings if f.remedy] == []
@@ -158,23 +163,20 @@ def test_the_simulator_beside_gpus(tmp_path):
     assert "PGAS_HCA=mlx5_0:1" in verdicts(facts)["ibgda"].text
 
 
-def test_gpus_that_are_hidden(tmp_path):
-    _, facts = cluster(tmp_path)
+def test_gpus_that_are_hidden(facts):
     facts = replace(facts, gpus=facts.gpus[:1], visible="0")
     assert found(facts, "others").text == "3 more on the PCI bus are not visible (CUDA_VISIBLE_DEVICES=0)"
     assert found(replace(facts, visible=None), "others").text.endswith("(not given to this container)")
 
 
-def test_no_virtual_memory_management(tmp_path):
-    _, facts = cluster(tmp_path)
+def test_no_virtual_memory_management(facts):
     facts = gpus(facts, vmm=False)
     assert found(facts, "GPU2").remedy == mend("no mapping")
     assert can(facts) == {"simulator"}
 
 
 @pytest.mark.parametrize(("mode", "status"), [("PROHIBITED", Status.FAIL), ("EXCLUSIVE_PROCESS", Status.WARN)])
-def test_compute_mode(tmp_path, mode, status):
-    _, facts = cluster(tmp_path)
+def test_compute_mode(facts, mode, status):
     facts = gpus(facts, compute_mode=mode)
     finding = found(facts, "GPU1")
     assert (finding.status, finding.remedy) == (status, mend("compute mode"))
@@ -184,8 +186,7 @@ def test_compute_mode(tmp_path, mode, status):
         assert found(gpus(facts, mps=True), "GPU1").status is Status.OK  # the MPS server is the only process
 
 
-def test_peer_access(tmp_path):
-    _, facts = cluster(tmp_path)
+def test_peer_access(facts):
     assert found(facts, "peer access").text == "all 4 GPUs can access each other's memory"
     one_pair = tuple(tuple({a, b} != {1, 3} for b in range(4)) for a in range(4))
     finding = found(replace(facts, access=one_pair), "peer access")
@@ -243,8 +244,7 @@ def test_ports_that_are_not_up(tmp_path, port, entry, words):
     assert can(facts) == {"simulator", "p2p", "softhca"}
 
 
-def test_one_link_of_four_is_down(tmp_path):
-    _, facts = cluster(tmp_path)
+def test_one_link_of_four_is_down(facts, tmp_path):
     (tmp_path / "sys/class/infiniband/mlx5_0/ports/1/state").write_text("1: DOWN\n")
     assert can(facts) == set(PATHS)
     assert verdicts(facts)["ibgda"].text.startswith("over mlx5_1:1 (GPU0), mlx5_1:1 (GPU1), mlx5_2:1 (GPU2)")
@@ -342,8 +342,7 @@ def test_pyverbs_is_not_needed_without_a_nic(laptop):
         (Nic(queue_pair="it is not connected to itself: mlx5_2: the kernel finds no route from GID 3 to GID 0:0"), "gid", {"ibgda"}),
     ],
 )
-def test_a_device_that_cannot_be_used(tmp_path, nic, entry, lost):
-    _, facts = cluster(tmp_path)
+def test_a_device_that_cannot_be_used(facts, nic, entry, lost):
     facts = replace(facts, nics=dict.fromkeys(facts.nics, nic))
     (finding,) = [f for f in examine(facts) if f.section == "Verbs and DevX" and f.check == "mlx5_2"]
     assert finding.status is (Status.FAIL if nic.atomics else Status.WARN)
@@ -358,9 +357,8 @@ def test_a_device_without_a_file(tmp_path):
     assert can(facts) == {"simulator"}
 
 
-def test_atomics_that_only_ibgda_performs(tmp_path):
+def test_atomics_that_only_ibgda_performs(facts):
     """As on a card that returns old values of 8 bytes big-endian, whose atomics the kernel driver does not offer to libibverbs."""
-    _, facts = cluster(tmp_path)
     facts = replace(facts, nics={**facts.nics, "mlx5_1": Nic(atomics=False)})
     (finding,) = [f for f in examine(facts) if f.section == "Verbs and DevX" and f.check == "mlx5_1"]
     assert (finding.status, finding.remedy) == (Status.WARN, "PGAS_TRANSPORT=ibgda, or p2p,ibgda")
@@ -368,8 +366,7 @@ def test_atomics_that_only_ibgda_performs(tmp_path):
     assert "ibgda" in can(facts)
 
 
-def test_atomics_that_stay_on_the_card(tmp_path):
-    _, facts = cluster(tmp_path)
+def test_atomics_that_stay_on_the_card(facts):
     facts = replace(facts, nics={**facts.nics, "mlx5_1": Nic(pci_atomics=False)})
     (finding,) = [f for f in examine(facts) if f.section == "Verbs and DevX" and f.check == "mlx5_1"]
     assert (finding.status, finding.remedy) == (Status.WARN, mend("pci atomics").replace("DEVICE", "mlx5_1"))
@@ -408,8 +405,7 @@ def test_gpu_memory_for_the_nic(tmp_path, kernel, dma_buf, files, status, entry,
     assert can(facts) == set(PATHS) - lost
 
 
-def test_a_gpu_that_does_not_order_writes_of_a_nic(tmp_path):
-    _, facts = cluster(tmp_path)
+def test_a_gpu_that_does_not_order_writes_of_a_nic(facts):
     facts = replace(facts, gpus=(*facts.gpus[:3], replace(facts.gpus[3], writes_ordering=0)))
     finding = found(facts, "ordering")
     assert finding.status is Status.NOTE
@@ -518,8 +514,7 @@ def test_mpi(laptop, mpi, status, entry, launcher):
         ({"PGAS_TRANSPORT": "ibgda", "PGAS_HCA": "softhca"}, ["softhca"]),
     ],
 )
-def test_what_a_job_would_need(tmp_path, variables, asked):
-    _, facts = cluster(tmp_path)
+def test_what_a_job_would_need(facts, variables, asked):
     facts = settings(facts, **variables)
     assert doctor.asked_of(facts) == asked
     assert doctor.asked_of(replace(facts, simulator=True, simulator_asked=True)) == ["simulator"]
@@ -548,8 +543,7 @@ def test_what_a_job_does_not_need_is_no_failure(tmp_path):
 
 
 @pytest.mark.parametrize("change", [{"compute_mode": "PROHIBITED"}, {"vmm": False}])
-def test_one_gpu_of_four_cannot_be_used(tmp_path, change):
-    _, facts = cluster(tmp_path)
+def test_one_gpu_of_four_cannot_be_used(facts, change):
     facts = replace(facts, gpus=(*facts.gpus[:2], replace(facts.gpus[2], **change), facts.gpus[3]))
     finding = found(facts, "GPU2")
     assert (finding.status, finding.remedy.partition("; or leave it out: ")[2]) == (Status.WARN, "CUDA_VISIBLE_DEVICES=0,1,3")
@@ -585,8 +579,7 @@ def test_packages(laptop, changed, entry, words):
         ({}, Status.NOTE, set()),
     ],
 )
-def test_compiler(tmp_path, versions, status, lost):
-    _, facts = cluster(tmp_path)
+def test_compiler(facts, versions, status, lost):
     facts = replace(facts, versions={k: v for k, v in VERSIONS.items() if k not in ("libnvvm", "nvJitLink", "ptxas")} | versions)
     finding = found(facts, "compiler")
     remedies = {Status.WARN: "pip install --upgrade 'pgas[cu13]' brings one that is as new as libnvvm", Status.FAIL: mend("ptxas")}

@@ -1,15 +1,10 @@
 """perftests/ep.py: rows and sums are compared, a row that does not arrive is an error, and a peer that cannot run is one line."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 
-import forks
 import pytest
-from examples import ROOT
-from jobs import launcher
+from perf_runs import compiled, perftest
 
 #: Rows that do not arrive.
 WITHOUT_ROWS = """
@@ -50,10 +45,8 @@ sys.exit(ep.main())
 """
 
 
-def ep(npes, *flags, program=("-m", "pgas.perftests.ep"), **variables):
-    command = [*launcher(npes), forks.python(), *program, "--iters", "1", *flags]
-    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", **variables}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250, check=False)
+def ep(npes, *flags, **options):
+    return perftest("ep", npes, "--iters", "1", *flags, **options)
 
 
 def test_table_and_json(tmp_path):
@@ -61,7 +54,6 @@ def test_table_and_json(tmp_path):
     path = tmp_path / "ep.json"
     flags = ["--tokens", "3,36", "--blocks", "9", "--dtype", "all", "--experts", "6", "--top-k", "2", "--peer"]
     done = ep(2, *flags, "--json", str(path))
-    assert done.returncode == 0, done.stdout + done.stderr
     lines = [line for line in done.stdout.splitlines() if line.endswith("# interpreter")]
     told = [re.match(r"(\d+) +(\w+) +pgas +9 +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +yes", line).groups() for line in lines]
     assert told == [("3", "bf16"), ("36", "bf16"), ("3", "fp8"), ("36", "fp8")]
@@ -72,22 +64,17 @@ def test_table_and_json(tmp_path):
     assert all(row["dispatch_us"] > 0 and row["combine_us"] > 0 and row["both_us"] > 0 for row in written["rows"])
 
 
-def test_rows_that_do_not_arrive(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(WITHOUT_ROWS)
-    done = ep(2, "--tokens", "4", program=[str(program)])
-    assert done.returncode == 1
+def test_rows_that_do_not_arrive():
+    done = ep(2, "--tokens", "4", program=WITHOUT_ROWS, status=1)
     assert re.search(r"ep: error: 4 tokens, bf16, pgas: PE 0: \d+ wrong rows from PE 0, the first is row 0", done.stderr)
     assert re.search(r"^4 +bf16 +pgas +2 +- +- +- +- +- +NO", done.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("wrong", [0, 1])
-def test_nccl(tmp_path, wrong):
+def test_nccl(wrong):
     """Rows of NCCL are checked like those of pgas, and have no number of blocks."""
-    program = tmp_path / "program.py"
-    program.write_text(STAND_IN.replace("{wrong}", str(wrong)))
-    done = ep(2, "--tokens", "7", "--dtype", "fp8", "--peer", program=[str(program)])
-    assert done.returncode == wrong, done.stdout + done.stderr
+    program = STAND_IN.replace("{wrong}", str(wrong))
+    done = ep(2, "--tokens", "7", "--dtype", "fp8", "--peer", program=program, status=wrong)
     known, counts = [line for line in done.stdout.splitlines() if "NCCL" in line]
     if wrong:
         assert "ep: error: 7 tokens, fp8, NCCL, splits known: PE 1: rows are wrong" in done.stderr
@@ -98,8 +85,7 @@ def test_nccl(tmp_path, wrong):
 
 
 def test_experts_that_cannot_be_spread():
-    done = ep(2, "--experts", "7")
-    assert done.returncode == 2
+    done = ep(2, "--experts", "7", status=2)
     assert "ep: error: 7 experts cannot be spread evenly, over 2 PEs" in done.stderr
 
 
@@ -108,15 +94,13 @@ def test_experts_that_cannot_be_spread():
 def test_transports_in_weak_mode(transport):
     variables = {"PGAS_SIM_WEAK": "1"} | ({"PGAS_PES_PER_NODE": "2,1"} if "," in transport else {})
     flags = ["--tokens", "19", "--hidden", "256", "--blocks", "3", "--dtype", "all", "--transport", transport]
-    done = ep(3, *flags, **variables)
-    assert done.returncode == 0, done.stdout + done.stderr
+    ep(3, *flags, **variables)
 
 
 @pytest.mark.slow
 def test_picture(tmp_path):
     pytest.importorskip("matplotlib")
-    done = ep(1, "--dtype", "all", "--plot", str(tmp_path / "ep.png"))
-    assert done.returncode == 0, done.stderr
+    ep(1, "--dtype", "all", "--plot", str(tmp_path / "ep.png"))
     assert (tmp_path / "ep.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -125,8 +109,5 @@ def test_picture(tmp_path):
 @pytest.mark.parametrize("dtype", ["bf16", "fp8"])
 def test_kernels_have_no_spills(dtype):
     """A block of 512 threads has 128 registers for each, which must suffice over p2p."""
-    command = [sys.executable, "-m", "pgas", "compile", "--json", "perftests/ep.py", "--dtype", dtype, "--tokens", "128"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = compiled("perftests/ep.py", "--dtype", dtype, "--tokens", "128")
     assert {name: kernel["spills"] for name, kernel in found.items()} == {"lead_in": 0, "dispatch": 0, "combine": 0}

@@ -1,14 +1,10 @@
 """perftests/overlap.py: every variant is checked, data that does not arrive is an error, and its kernels compile for a GPU."""
 
+import functools
 import json
-import os
-import subprocess
-import sys
 
-import forks
 import pytest
-from examples import ROOT
-from jobs import launcher
+from perf_runs import compiled, perftest
 
 GATHER, SCATTER = "all-gather + matmul", "matmul + reduce-scatter"
 CHUNKS = ("communication, pgas chunks", "overlapped, collectives")
@@ -72,10 +68,7 @@ sys.exit(overlap.main(["--m", "64", "--n", "64", "--k", "64", "--iters", "1"]))
 """
 
 
-def overlap(npes, *flags, program=("-m", "pgas.perftests.overlap"), **variables):
-    command = [*launcher(npes), forks.python(), *program, *flags]
-    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", **variables}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250, check=False)
+overlap = functools.partial(perftest, "overlap")
 
 
 def test_table_json_and_picture(tmp_path):
@@ -83,7 +76,6 @@ def test_table_json_and_picture(tmp_path):
     result, image = tmp_path / "overlap.json", tmp_path / "overlap.png"
     flags = "--m", "18", "--n", "9", "--k", "5", "--chunks", "3", "--blocks", "2", "--iters", "1"
     done = overlap(3, *flags, "--json", str(result), "--plot", str(image))
-    assert done.returncode == 0, done.stdout + done.stderr
     assert "# NCCL was not measured: there is no GPU" in done.stdout
     data = json.loads(result.read_text())
     assert [(row["pattern"], row["variant"]) for row in data["rows"]] == ROWS
@@ -93,10 +85,8 @@ def test_table_json_and_picture(tmp_path):
 
 
 def test_tiles_that_do_not_arrive(tmp_path):
-    program, result = tmp_path / "program.py", tmp_path / "overlap.json"
-    program.write_text(WITHOUT_DATA)
-    done = overlap(2, "--m", "16", "--n", "4", "--k", "4", "--json", str(result), program=[str(program)])
-    assert done.returncode == 1, done.stderr
+    result = tmp_path / "overlap.json"
+    done = overlap(2, "--m", "16", "--n", "4", "--k", "4", "--json", str(result), program=WITHOUT_DATA, status=1)
     wrong = [(row["pattern"], row["variant"]) for row in json.loads(result.read_text())["rows"] if not row["validated"]]
     assert wrong == [(GATHER, variant) for variant in TILES]
     assert "# all-gather + matmul, overlapped, collectives: " in done.stdout
@@ -106,10 +96,8 @@ def test_tiles_that_do_not_arrive(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "pattern"), [("fcollect", GATHER), ("reducescatter", SCATTER)])
 def test_a_chunk_that_is_left_out(tmp_path, name, pattern):
-    program, result = tmp_path / "program.py", tmp_path / "overlap.json"
-    program.write_text(WITHOUT_A_CHUNK.format(name=name))
-    done = overlap(2, "--m", "8", "--n", "4", "--k", "4", "--chunks", "2", "--json", str(result), program=[str(program)])
-    assert done.returncode == 1, done.stderr
+    result, program = tmp_path / "overlap.json", WITHOUT_A_CHUNK.format(name=name)
+    done = overlap(2, "--m", "8", "--n", "4", "--k", "4", "--chunks", "2", "--json", str(result), program=program, status=1)
     wrong = [(row["pattern"], row["variant"]) for row in json.loads(result.read_text())["rows"] if not row["validated"]]
     assert wrong == [(pattern, variant) for variant in CHUNKS]
     assert f"# {pattern}, overlapped, collectives: " not in done.stdout
@@ -119,9 +107,7 @@ def test_a_chunk_that_is_left_out(tmp_path, name, pattern):
     ("npes", "flags"), [(2, ("--m", "6", "--chunks", "2")), (2, ("--n", "3")), (1, ())], ids=["chunks", "columns", "one PE"]
 )
 def test_shapes_that_cannot_be_divided(npes, flags):
-    done = overlap(npes, *flags)
-    assert done.returncode == 2
-    assert "overlap: error: " in done.stderr
+    assert "overlap: error: " in overlap(npes, *flags, status=2).stderr
 
 
 @pytest.mark.slow
@@ -129,15 +115,11 @@ def test_shapes_that_cannot_be_divided(npes, flags):
 @pytest.mark.parametrize("transport", ["p2p", "ibgda", "ibrc"])
 def test_transports(transport, npes):
     flags = "--m", str(npes * 6), "--n", str(npes * 2), "--k", "7", "--chunks", "2", "--blocks", "4"  # a block has no row of a chunk
-    done = overlap(npes, *flags, "--transport", transport, PGAS_SIM_WEAK="1")
-    assert done.returncode == 0, done.stdout + done.stderr
+    overlap(npes, *flags, "--transport", transport, PGAS_SIM_WEAK="1")
 
 
 @pytest.mark.slow
 @pytest.mark.sass
 def test_kernels_compile_for_a_gpu(tmp_path):
     (tmp_path / "program.py").write_text(COMPILED)
-    command = [sys.executable, "-m", "pgas", "compile", "--transport", "ibgda", "--json", str(tmp_path / "program.py")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout).keys() == {"_begin", "_send_tiles", "_await"}
+    assert compiled("--transport", "ibgda", str(tmp_path / "program.py")).keys() == {"_begin", "_send_tiles", "_await"}
