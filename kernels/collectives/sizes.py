@@ -16,46 +16,19 @@ def _of_source(n, dest, source):
     return source
 
 
-def _of_dest(n, dest, source):
-    return dest
-
-
 def _share_of_source(n, dest, source):
     return u64(u32(source) // u32(n)) if source <= _SHORT else source // n  # 64-bit division takes 0.1 us
 
 
-def _all_sources(n, dest, source):
-    return n * source
-
-
-def _all_dests(n, dest, source):
-    return n * dest
-
-
-def _any(n, dest, source):
-    return _0
-
-
-def _if_source(same, n, me, dest, source):
+def _if_any(same, n, me, dest, source):
     return same and source != _0 and n > _1
-
-
-def _if_dest(same, n, me, dest, source):
-    return same and dest != _0 and n > _1
-
-
-def _if_source_not_first(same, n, me, dest, source):
-    return same and source != _0 and n > _1 and me != 0  # member 0's own part of dest is the first
-
-
-def _if_dest_not_first(same, n, me, dest, source):
-    return same and dest != _0 and me != 0
 
 
 class Sizes(NamedTuple):
     """The rules of a collective."""
 
     moved: Callable[[Any, Any, Any], Any] = _of_source  #: ``moved(n, dest, source)``: number of elements from one member to another
+    known: bool = True  #: whether a member knows how many elements it needs before the others have sent their numbers
     divides: bool = False  #: whether source must be divisible, so that n * moved() is its size
     dest: Callable[[Any, Any, Any], Any] = _of_source  #: ``dest(n, dest, source)``: number of elements that dest must have
     source: Callable[[Any, Any, Any], Any] = _of_source  #: ``source(n, dest, source)``: number of elements that source must have
@@ -66,12 +39,21 @@ class Sizes(NamedTuple):
 #: The rules of all other collectives: both have as many elements as source, and dest may be source.
 ALIKE = Sizes()
 
+# In fcollect and reducescatter, member 0's own part comes first.
 _OTHERS = {
-    "alltoall": Sizes(moved=_share_of_source, divides=True, in_place=_if_source),
-    "alltoallv": Sizes(dest=_any, source=_any, in_place=_if_dest),
-    "collect": Sizes(dest=_any, source=_any, in_place=_if_source),
-    "fcollect": Sizes(dest=_all_sources, in_place=_if_source_not_first),
-    "reducescatter": Sizes(moved=_of_dest, dest=_of_dest, source=_all_dests, in_place=_if_dest_not_first),
+    "alltoall": Sizes(moved=_share_of_source, divides=True, in_place=_if_any),
+    "alltoallv": Sizes(known=False, in_place=lambda same, n, me, dest, source: same and dest != _0 and n > _1),
+    "collect": Sizes(known=False, in_place=_if_any),
+    "fcollect": Sizes(
+        dest=lambda n, dest, source: n * source,
+        in_place=lambda same, n, me, dest, source: same and source != _0 and n > _1 and me != 0,
+    ),
+    "reducescatter": Sizes(
+        moved=lambda n, dest, source: dest,
+        dest=lambda n, dest, source: dest,
+        source=lambda n, dest, source: n * dest,
+        in_place=lambda same, n, me, dest, source: same and dest != _0 and me != 0,
+    ),
 }
 
 

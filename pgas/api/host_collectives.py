@@ -119,7 +119,7 @@ def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
             raise TypeError(refusals.message("pairs", function=name, name=operand.name, found=found))
         if operand.shape[1] != 2:
             raise ValueError(refusals.message("no pairs", who=who, operand=operand.name, found=operand.shape[1]))
-    for operand, needed in ((dest, rules.dest), (source, rules.source)):
+    for operand, needed in ((dest, rules.dest), (source, rules.source)) if rules.known else ():
         if operand.size < (wanted := int(needed(n, dest.size, source.size))):
             raise ValueError(refusals.message("misfit", who=who, operand=operand.name, found=operand.size, wanted=wanted, size=n))
     if "root" in values and not (parameters.is_integer(values["root"]) and 0 <= values["root"] < n):
