@@ -60,8 +60,7 @@ def test_one_line_on_stderr_once():
 
 
 @pytest.mark.parametrize(
-    ("status", "line"),
-    [(805, "pgas: no CUDA device here (CUDA_ERROR_MPS_CONNECTION_FAILED), kernels run in the simulator\n"), (0, LINE)],
+    ("status", "line"), [(805, "pgas: no CUDA device here (CUDA_ERROR_MPS_CONNECTION_FAILED), kernels run in the simulator\n"), (0, LINE)]
 )
 def test_a_driver_that_does_not_start_is_named(status, line):
     """One that starts, but has no GPUs, is not named."""
@@ -245,10 +244,7 @@ def test_compiling_only_is_no_job():
 
 @pytest.mark.parametrize(
     ("error", "remedy"),
-    [
-        ("Numba needs NumPy 2.4 or less. Got NumPy 2.5.", "pip install 'numpy>=2.2,<2.5'"),
-        ("no idea", "pip install --upgrade 'pgas[cu13]'"),
-    ],
+    [("Numba needs NumPy 2.4 or less. Got NumPy 2.5.", "pip install 'numpy>=2.2,<2.5'"), ("no idea", "pip install --upgrade 'pgas[cu13]'")],
 )
 def test_numba_that_does_not_load_names_the_remedy(tmp_path, error, remedy):
     """doctor cannot, as it is part of pgas."""

@@ -332,11 +332,7 @@ def test_pyverbs_is_not_needed_without_a_nic(laptop):
         (Nic(devx="mlx5_0 lacks capabilities: atomic_operations is 3, but must be 15: CAS, FA and both masked"), "pci atomics", {"ibgda"}),
         (Nic(devx="mlx5_0 lacks capabilities: cqe_version is 0, but must be 1: CQEs that carry qpc.user_index"), "cqe version", {"ibgda"}),
         (Nic(devx="hca_cap.cqe_version != 1 is not supported."), "cqe version", {"ibgda"}),
-        (
-            Nic(queue_pair="a queue pair is not made: CREATE_CQ failed: BAD_PARAM (bad parameter), syndrome 0x357275"),
-            "refused",
-            {"ibgda"},
-        ),
+        (Nic(queue_pair="a queue pair is not made: CREATE_CQ failed: BAD_PARAM (bad parameter), syndrome 0x357275"), "refused", {"ibgda"}),
         (Nic(queue_pair="a write fails: no completion in 5 s; QUERY_QP says the queue pair is in RTS"), "refused", {"ibgda"}),
         (Nic(queue_pair="a write fails: transport retry counter exceeded, vendor_err_synd 0x81"), "no answer", {"ibgda"}),
         (Nic(queue_pair="it is not connected to itself: mlx5_2: the kernel finds no route from GID 3 to GID 0:0"), "gid", {"ibgda"}),

@@ -304,8 +304,7 @@ sys.exit(run.main(["-n", "3", {str(path)!r}]))
 
 
 @pytest.mark.parametrize(
-    ("n", "name", "status", "why"),
-    [(1, "no-such-program", 127, "No such file or directory"), (2, "text", 126, "Permission denied")],
+    ("n", "name", "status", "why"), [(1, "no-such-program", 127, "No such file or directory"), (2, "text", 126, "Permission denied")]
 )
 def test_a_program_that_cannot_be_started(tmp_path, n, name, status, why):
     """The statuses are those of shells."""

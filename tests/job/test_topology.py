@@ -43,10 +43,7 @@ def test_alike():
             {"options": (("PGAS_SYMMETRIC_SIZE", 1 << 20), ("PGAS_TRANSPORT", "auto"))},
             ["PGAS_SYMMETRIC_SIZE", "PE 0 has 1073741824", "PE 2 has 1048576"],
         ),
-        (
-            {"options": (("PGAS_SYMMETRIC_SIZE", 1 << 30), ("PGAS_TRANSPORT", "p2p"))},
-            ["PGAS_TRANSPORT", "PE 0 has auto", "PE 2 has p2p"],
-        ),
+        ({"options": (("PGAS_SYMMETRIC_SIZE", 1 << 30), ("PGAS_TRANSPORT", "p2p"))}, ["PGAS_TRANSPORT", "PE 0 has auto", "PE 2 has p2p"]),
         ({"options": (("PGAS_TRANSPORT", ""), ("PGAS_SYMMETRIC_SIZE", 1 << 30))}, ["PGAS_TRANSPORT", "PE 0 has auto", "PE 2 has nothing"]),
     ],
 )

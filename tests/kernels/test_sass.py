@@ -594,10 +594,7 @@ def polls(opcode):
     return opcode[:3] == ["ld", "relaxed", "sys"]
 
 
-ACQUIRES = {
-    "ld": lambda opcode: opcode[:3] == ["ld", "acquire", "sys"],
-    "fence": lambda opcode: opcode[:3] == ["fence", "acq_rel", "sys"],
-}
+ACQUIRES = {"ld": lambda opcode: opcode[:3] == ["ld", "acquire", "sys"], "fence": lambda opcode: opcode[:3] == ["fence", "acq_rel", "sys"]}
 
 
 @pytest.mark.parametrize(

@@ -209,10 +209,7 @@ def test_atomics_are_the_data_sheets_bytes(heap, right, monkeypatch):
         i, qpn = tail.start, tail.qpn
         if op == pgas.SIGNAL_SET:
             ones = (1 << 64) - 1
-            expected = [
-                wqe.masked_compare_swap(i, qpn, at, rkey, sink, lkey, 8, 0, 5, 0, ones),
-                wqe.nop(i + 2, qpn, fm_ce_se=ALWAYS),
-            ]
+            expected = [wqe.masked_compare_swap(i, qpn, at, rkey, sink, lkey, 8, 0, 5, 0, ones), wqe.nop(i + 2, qpn, fm_ce_se=ALWAYS)]
         else:
             expected = [wqe.fetch_add(i, qpn, at, rkey, sink, lkey, 5, fm_ce_se=ALWAYS)]
         assert tail.wqes() == expected

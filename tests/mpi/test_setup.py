@@ -192,8 +192,7 @@ def test_more_heap_than_memory_on_one_pe_only(monkeypatch, mpi):
 
 @needs_peer
 @pytest.mark.parametrize(
-    ("name", "values", "said"),
-    [("PGAS_TIMEOUT", ("33", "44"), "PE 0 has 33.0, PE 1 has 44.0"), ("PGAS_HOST_BLOCKS", ("2", "3"), "")],
+    ("name", "values", "said"), [("PGAS_TIMEOUT", ("33", "44"), "PE 0 has 33.0, PE 1 has 44.0"), ("PGAS_HOST_BLOCKS", ("2", "3"), "")]
 )
 def test_pes_with_different_variables(monkeypatch, mpi, name, values, said):
     with monkeypatch.context() as patch:

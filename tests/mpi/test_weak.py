@@ -202,10 +202,7 @@ LITMUS = {
     # Neighbors synchronize by an atomic, which completes nothing.
     "barrier without quiet": Litmus(made_of("fill put_nbi_data +barrier_all_block -sync -0:atomic_add -0:wait_ge", anew=True)),
     "store buffering": Litmus(
-        store_buffering,
-        1,
-        ((ROUNDS, np.int32), (2 * ROUNDS, np.int32), (ROUNDS, np.int32)),
-        lambda word, met, blind: (blind == 2).sum(),
+        store_buffering, 1, ((ROUNDS, np.int32), (2 * ROUNDS, np.int32), (ROUNDS, np.int32)), lambda word, met, blind: (blind == 2).sum()
     ),
     "load behind a fetch": Litmus(by_turns(lambda turn, mine: pgas.atomic_fetch(turn, 0, 0)), 1, ONE_FLAG, lost, A_READ),
     "load behind a compare-and-swap": Litmus(

@@ -313,10 +313,7 @@ def test_the_active_port_of_a_device_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("requested", "words"),
     [
-        (
-            "mlx5_7",
-            "PGAS_HCA=mlx5_7: this machine has no such device; RDMA devices here: mlx5_0 (port 1 DOWN, port 2 ACTIVE), rxe0 (port",
-        ),
+        ("mlx5_7", "PGAS_HCA=mlx5_7: this machine has no such device; RDMA devices here: mlx5_0 (port 1 DOWN, port 2 ACTIVE), rxe0 (port"),
         ("mlx5_0:3", "PGAS_HCA=mlx5_0:3: mlx5_0 has no such port; RDMA devices here: mlx5_0"),
         ("mlx5_0:one", "PGAS_HCA=mlx5_0:one: mlx5_0 has no such port"),
         ("mlx5_0:1", "PGAS_HCA=mlx5_0:1: port 1 is DOWN (physical state Disabled); RDMA devices here: mlx5_0"),

@@ -42,12 +42,7 @@ def test_error_cqe(job, syndrome):
     said = ended.lines(0)
     assert len(said) == 2, ended
     assert said[0].startswith("CompletionError: "), ended
-    for part in (
-        "put_block: queue pair 1 to PE 1 (QP 0x",
-        "failed at WQE 0",
-        syndrome.text,
-        "the first error of this queue pair",
-    ):
+    for part in ("put_block: queue pair 1 to PE 1 (QP 0x", "failed at WQE 0", syndrome.text, "the first error of this queue pair"):
         assert part in said[0], ended
     assert re.search(r"RDMA_WRITE wqe_idx 0x0000 .* 256 bytes at 0x[0-9a-f]+ lkey", said[0]), ended
     assert said[1].startswith("CompletionError: "), ended

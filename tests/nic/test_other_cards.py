@@ -205,11 +205,7 @@ say(f"PE {me}: done")
 def test_a_card_that_refuses_a_heap_of_several_pieces_as_one(job, transport):
     """The heap grows twice, and each piece has a region of its own: everything crosses from one to the next, near and far."""
     ended = job(
-        GROWTH,
-        PGAS_TRANSPORT=transport,
-        PGAS_SOFTHCA_FAULTS="refuse=mr_of_chunks",
-        PGAS_SYMMETRIC_SIZE="4M",
-        PGAS_CUMEM_GRANULARITY="2M",
+        GROWTH, PGAS_TRANSPORT=transport, PGAS_SOFTHCA_FAULTS="refuse=mr_of_chunks", PGAS_SYMMETRIC_SIZE="4M", PGAS_CUMEM_GRANULARITY="2M"
     )
     assert ended.lines(0) == ended.lines(1) == ["[4, 6, 8]", "done"], ended
 

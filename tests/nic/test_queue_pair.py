@@ -140,10 +140,7 @@ def test_fields_of_the_commands():
     assert adapter.sent == [
         (Command.QUERY_HCA_CAP, {}),
         (Command.CREATE_CQ, {"cqc": cqc, "cq_umem_id": 0x33, "cq_umem_valid": 1, "cq_umem_offset": 0x4000}),
-        (
-            Command.CREATE_QP,
-            {"qpc": {**qpc, **dbr, "dbr_addr": 0x4040}, "wq_umem_id": 0x33, "wq_umem_valid": 1, "wq_umem_offset": 0x2000},
-        ),
+        (Command.CREATE_QP, {"qpc": {**qpc, **dbr, "dbr_addr": 0x4040}, "wq_umem_id": 0x33, "wq_umem_valid": 1, "wq_umem_offset": 0x2000}),
         (Command.RST2INIT_QP, {"qpn": 0x66, "qpc": init}),
         (Command.INIT2RTR_QP, {"qpn": 0x66, "qpc": rtr}),
         (Command.RTR2RTS_QP, {"qpn": 0x66, "qpc": rts}),

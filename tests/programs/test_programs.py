@@ -372,10 +372,7 @@ OTHERS = ("g", Kind.G), ("iget_block", Kind.IGET), ("test_some", Kind.TEST_SOME)
 
 
 @simulated
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("put", Kind.PUT), *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)],
-)
+@pytest.mark.parametrize(("name", "kind"), [("put", Kind.PUT), *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)])
 def test_an_operation_that_does_nothing_is_found(name, kind, monkeypatch, capsys):
     """It is reported as a program of that operation only, with commands that run it again."""
     monkeypatch.setattr(pgas, name, lambda *_, **__: 0)

@@ -67,16 +67,7 @@ class TestFrontend:
         def two():
             return 2
 
-        @cuda.jit(
-            lineinfo=True,
-            max_registers=32,
-            lto=False,
-            opt=True,
-            fastmath=True,
-            cache=False,
-            extensions=[],
-            launch_bounds=(64, 2),
-        )
+        @cuda.jit(lineinfo=True, max_registers=32, lto=False, opt=True, fastmath=True, cache=False, extensions=[], launch_bounds=(64, 2))
         def k(out):
             out[0] = two()
 

@@ -117,11 +117,7 @@ def test_copy_elements_with_two_strides_also_backwards() -> None:
 
 def test_a_call_costs_about_a_microsecond() -> None:
     b = Buffer()
-    for call in (
-        lambda: memory.load(b.addr, 8),
-        lambda: memory.store(b.addr, 1, 4),
-        lambda: memory.atomic_add(b.addr, 1, 8),
-    ):
+    for call in (lambda: memory.load(b.addr, 8), lambda: memory.store(b.addr, 1, 4), lambda: memory.atomic_add(b.addr, 1, 8)):
         best = 1.0
         for _ in range(5):
             begin = time.perf_counter()

@@ -398,10 +398,7 @@ def test_freed_memory_is_an_error_with_a_name(slots: Slots, what: str) -> None:
         mem.fence("sys")
 
     set_memory_model(WeakMemory(3, slots.own_lo, slots.own_lo + NBYTES, (0, 1 << 63)))
-    with pytest.raises(
-        PgasError,
-        match=rf"the {what} of a pending store is not mapped any more: 0x.*block \[0, 0, 0\] thread \[0, 0, 0\]",
-    ):
+    with pytest.raises(PgasError, match=rf"the {what} of a pending store is not mapped any more: 0x.*block \[0, 0, 0\] thread \[0, 0, 0\]"):
         k[1, 1]()
     slots.use(0)
 

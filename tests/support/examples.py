@@ -97,13 +97,7 @@ def run(command: Command, folder: Path, npes: int | None = None) -> str:
     launcher = mpirun(npes) if npes > 1 else []
     python = forks.python() if environment["NUMBA_ENABLE_CUDASIM"] == "1" else sys.executable
     done = subprocess.run(
-        [*launcher, python, *command.arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
+        [*launcher, python, *command.arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=250, check=False
     )
     assert done.returncode == 0, f"{command.line}\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -101,39 +101,13 @@ def compare_swap(
     return _atomic(Opcode.ATOMIC_CS, Opmod.NONE, wqe_idx, qpn, raddr, rkey, addr, lkey, fm_ce_se, swap_add=swap, compare=compare)
 
 
-def masked_fetch_add(
-    wqe_idx: int,
-    qpn: int,
-    raddr: int,
-    rkey: int,
-    addr: int,
-    lkey: int,
-    nbytes: int,
-    add: int,
-    field_boundary: int = 0,
-    *,
-    fm_ce_se: int = 0,
-) -> bytes:
+def masked_fetch_add(wqe_idx, qpn, raddr, rkey, addr, lkey, nbytes, add, field_boundary=0, *, fm_ce_se=0) -> bytes:
     """Build an ATOMIC_MASKED_FA on nbytes (4 or 8): no carry leaves a bit that is set in field_boundary."""
     opcode, opmod = Opcode.ATOMIC_MASKED_FA, _opmod(nbytes)
     return _atomic(opcode, opmod, wqe_idx, qpn, raddr, rkey, addr, lkey, fm_ce_se, add=add, field_boundary=field_boundary)
 
 
-def masked_compare_swap(
-    wqe_idx: int,
-    qpn: int,
-    raddr: int,
-    rkey: int,
-    addr: int,
-    lkey: int,
-    nbytes: int,
-    compare: int,
-    swap: int,
-    compare_mask: int,
-    swap_mask: int,
-    *,
-    fm_ce_se: int = 0,
-) -> bytes:
+def masked_compare_swap(wqe_idx, qpn, raddr, rkey, addr, lkey, nbytes, compare, swap, compare_mask, swap_mask, *, fm_ce_se=0) -> bytes:
     """Build an ATOMIC_MASKED_CS on nbytes (4 or 8): compare under compare_mask, and replace the bits of swap_mask."""
     operands = {"swap": swap, "compare": compare, "swap_mask": swap_mask, "compare_mask": compare_mask}
     return _atomic(Opcode.ATOMIC_MASKED_CS, _opmod(nbytes), wqe_idx, qpn, raddr, rkey, addr, lkey, fm_ce_se, **operands)

@@ -57,12 +57,7 @@ CHAPTERS = (
         "A signal is a uint64 word on the symmetric heap. A PE waits for it to learn that data has arrived.",
         r"SIGNAL_.*|put_signal.*|signal_(op|fetch)",
     ),
-    Chapter(
-        "atomics",
-        "Atomic operations",
-        "",
-        r"atomic_.*",
-    ),
+    Chapter("atomics", "Atomic operations", "", r"atomic_.*"),
     Chapter(
         "waiting",
         "Waiting",

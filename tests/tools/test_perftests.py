@@ -100,10 +100,7 @@ def test_payload_is_fresh_for_each_pe_size_and_seed():
     assert payload.random_elements(larger, 1, 0).tobytes()[:4096] != first
 
 
-@pytest.mark.parametrize(
-    ("offset", "where"),
-    [(0, "message"), (5, "gap"), (-256, "guard"), (-1, "guard"), (60, "guard"), (315, "guard")],
-)
+@pytest.mark.parametrize(("offset", "where"), [(0, "message"), (5, "gap"), (-256, "guard"), (-1, "guard"), (60, "guard"), (315, "guard")])
 def test_fault_is_found_and_named(offset, where):
     work = p_workload(32, "int", 2, 1, 32)  # 8 elements with stride 2: bytes 0 to 59
     _, _, after = row_images(work)
