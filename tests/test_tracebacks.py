@@ -82,7 +82,6 @@ for mistake in sys.argv[1:]:
 
 
 def shown(folder, *mistakes, **environment):
-    """Return the tracebacks of mistakes."""
     program = folder / "program.py"
     program.write_text(PROGRAM)
     command = [str(forks.python()), str(program), *mistakes]

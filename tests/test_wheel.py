@@ -24,7 +24,6 @@ _NOT_CLONED = shutil.ignore_patterns(".git", ".venv*", "build", "dist", "out", "
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Return the paths of an sdist, and of the wheel that is built from it."""
     clone, folder = tmp_path_factory.mktemp("clone") / "pgas", tmp_path_factory.mktemp("dist")
     shutil.copytree(ROOT, clone, symlinks=True, ignore=_NOT_CLONED)
     subprocess.run([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, clone], capture_output=True, text=True, check=True)

@@ -177,5 +177,4 @@ def why_untested(chapter, bullet):
 
 
 def is_bullet(chapter, bullet):
-    """Whether the checklist has it."""
     return chapter in CHAPTERS and bullet in CHAPTERS[chapter]

@@ -188,7 +188,6 @@ class Watched:
         self.array = heap.array(self.image)
 
     def expect(self, start, data):
-        """Expect data from element start on."""
         self.image.reshape(-1)[start : start + data.size] = data.reshape(-1)
 
     def check(self):
@@ -196,6 +195,5 @@ class Watched:
         equal(self.array, self.image)
 
     def holds(self, start, data):
-        """expect() and check()."""
         self.expect(start, data)
         self.check()

@@ -101,7 +101,6 @@ def alone():
 
 @pytest.fixture
 def mpi():
-    """mpi4py, under mpirun."""
     if not job.LAUNCHED:
         pytest.skip("capability missing: mpirun")
     from mpi4py import MPI

@@ -33,8 +33,6 @@ _FORMAT = 1
 
 
 class Collector:
-    """The outcomes of one run's tests."""
-
     def __init__(self):
         self._tests = {}
         self._bullets = {}

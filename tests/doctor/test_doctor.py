@@ -22,7 +22,6 @@ HEAP = {"PGAS_SYMMETRIC_SIZE": 64 << 20}
 
 
 def found(facts, check, *, device=""):
-    """Return the only finding of a check."""
     (finding,) = [f for f in examine(facts) if f.check == check and (not device or f.device == device)]
     return finding
 

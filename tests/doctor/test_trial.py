@@ -23,8 +23,6 @@ def adapter(card, observer):
 
 
 def refusing(command):
-    """Return an edit by which a command is refused."""
-
     def edit(sent, values, outbox):
         return commands.build_output(sent, status=Status.BAD_PARAM, syndrome=0x357275) if sent == command else outbox
 

@@ -7,7 +7,6 @@ from pgas.job.blocks import TABLE, Blocks
 
 
 def rows(text):
-    """Return the value of PGAS_HOST_BLOCKS."""
     return VARIABLES["PGAS_HOST_BLOCKS"].parse(text)
 
 

@@ -82,7 +82,6 @@ def job(tmp_path):
 
 
 def reports(ended):
-    """Return the lines of each PE's report."""
     lines = [m.groups() for m in re.finditer(r"^(?:\[\d+\] )?pgas: PE (\d+): (.*)$", ended.err, re.MULTILINE)]
     found = {}
     for pe, line in lines:

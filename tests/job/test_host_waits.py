@@ -42,7 +42,6 @@ def impatient(monkeypatch):
 
 @pytest.fixture
 def halted():
-    """A stopped process."""
     process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE)
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED)

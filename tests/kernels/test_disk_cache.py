@@ -154,7 +154,6 @@ def hits():
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
-    """Return the cache file of a function."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))  # Numba reads the variable when it compiles
     with quietly():

@@ -345,7 +345,6 @@ def loads(names):
 
 
 def stores(names):
-    """Return the stores to memory."""
     return [name for name in names if re.match(r"ST(G|S|L)?(\.|$)", name)]
 
 

@@ -130,8 +130,6 @@ def file_size(nbytes):
 
 
 def failing(owner, name, error):
-    """A context in which a method fails."""
-
     @contextlib.contextmanager
     def patched():
         with pytest.MonkeyPatch.context() as patch:

@@ -68,7 +68,6 @@ class Known:
         self.arrays = []
 
     def __call__(self, values):
-        """Return a device array, registered."""
         array = on_device(values)
         pgas.register(array)
         self.arrays.append(array)
@@ -173,7 +172,6 @@ def test_kernels_do_not_find_unregistered_memory(heap):
     memory = runtime.current().memory
 
     def entries():
-        """Return the memory in the table of kernels."""
         count = (int.from_bytes(memory.read(layout.REGISTERED_END, 8), "little") - layout.REGISTERED) // layout.PIECE_SIZE
         table = [layout.REGISTERED + i * layout.PIECE_SIZE for i in range(max(count, 0))]
         words = [

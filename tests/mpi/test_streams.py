@@ -37,7 +37,6 @@ def streams_of_all_kinds():
 
 
 def raised(error, call, *args, **kwargs):
-    """Return the text of the error that a call raises."""
     with pytest.raises(error) as caught:
         call(*args, **kwargs)
     return str(caught.value)

@@ -13,7 +13,6 @@ DEVICE, INTERFACE = "rxe1", "dummy0"
 
 
 def ip(*arguments: str) -> None:
-    """Run ip(8)."""
     subprocess.run(["ip", *arguments], check=True, stdin=subprocess.DEVNULL)
 
 

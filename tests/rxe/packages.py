@@ -35,7 +35,6 @@ class Missing(Exception):
 
 
 def missing(packages: Sequence[str]) -> list[str]:
-    """Return the packages that are not installed."""
     if shutil.which("dpkg-query") is None:
         return list(packages)
     command = ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *packages]

@@ -46,7 +46,6 @@ def run(*module):
 
 
 def outcomes(folder):
-    """Run the tests; return test -> (outcome, reason)."""
     rdma_core.unpack(folder)
     results = folder / "results"
     run("uverbs.rdma_core", str(folder), str(results), *MODULES)
@@ -54,7 +53,6 @@ def outcomes(folder):
 
 
 def golden():
-    """Return the expected test -> (outcome, reason)."""
     expected = {}
     for line in GOLDEN.read_text().splitlines() if GOLDEN.exists() else ():
         test, outcome, *why = line.split(maxsplit=2)

@@ -72,7 +72,6 @@ def test_grants_add_up():
 
 @contextlib.contextmanager
 def limited(kind=None, **options):
-    """A card with limits, and two PEs."""
     card, pes = rig.start(kind, **options), []
     try:
         pes.extend(rig.PE(card.name, number) for number in (0, 1))

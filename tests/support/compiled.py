@@ -64,7 +64,6 @@ OF_A_WAIT = {
 
 
 def altered(module, old="", new=""):
-    """Return a module with a change in its source."""
     source = inspect.getsource(module)
     assert not old or source.count(old) == 1, f"{module.__name__} has {source.count(old)} times: {old}"
     other = ModuleType(module.__name__)

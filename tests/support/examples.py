@@ -66,7 +66,6 @@ def programs(page: Path, having: str = "") -> dict[str, str]:
 
 
 def commands(page: Path) -> list[Command]:
-    """Return the commands of a page's sessions."""
     found: list[Command] = []
     for language, text in blocks(page):
         if language != "console":

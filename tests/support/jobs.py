@@ -106,8 +106,6 @@ word = pgas.zeros(1, np.uint64)
 
 @dataclass
 class Ended:
-    """A job that has ended."""
-
     status: int
     out: str
     err: str
@@ -143,8 +141,6 @@ def _plain(text):
 
 
 class Running:
-    """A running job."""
-
     def __init__(self, folder, command, environment, npes, memory):
         self._folder, self._npes, self._memory = folder, npes, memory
         self._started = time.monotonic()
@@ -153,7 +149,6 @@ class Running:
         self.process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
 
     def seconds(self):
-        """Seconds since the start."""
         return time.monotonic() - self._started
 
     def wait(self, seconds=LIMIT):
@@ -267,7 +262,6 @@ class Jobs:
 
 @pytest.fixture
 def job(tmp_path):
-    """Jobs in the simulator."""
     return Jobs(tmp_path)
 
 
@@ -309,7 +303,6 @@ def until(condition, seconds):
 
 
 def present(names):
-    """Return the files that exist."""
     return {name for name in names if os.path.exists(name)}
 
 

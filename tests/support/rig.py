@@ -252,7 +252,6 @@ class QP:
         return index
 
     def record(self):
-        """Update the doorbell record."""
         mem.store_release_u32(self.pe.slot + self.dbr + doorbell.DBR_SND_OFFSET, int.from_bytes(doorbell.dbr(self.posted), "little"))
 
     def post_receive(self, *segments, ring=True):
@@ -310,7 +309,6 @@ class QP:
 
 
 def connect(a, b, **qpc):
-    """Return a connected pair in RTS."""
     for qp, peer in ((a, b), (b, a)) if a is not b else ((a, a),):
         qp.init().rtr(peer, **qpc)
     for qp in {a, b}:

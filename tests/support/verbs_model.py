@@ -31,7 +31,6 @@ def word(address, nbytes=8):
 
 
 def set_word(address, value, nbytes=8):
-    """Store a word."""
     ctypes.memmove(address, (value & (1 << 8 * nbytes) - 1).to_bytes(nbytes, "little"), nbytes)
 
 
@@ -205,7 +204,6 @@ class Model:
 
     @property
     def fault(self):
-        """Return FAULT and its code."""
         return int(self.own[work_requests.FAULT // 8]), int(self.own[work_requests.FAULT_CODE // 8])
 
     def run(self, requests):
@@ -222,7 +220,6 @@ class Model:
 
 
 def until(condition, seconds=20):
-    """Wait for a condition."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "not in time"

@@ -83,7 +83,6 @@ def receive(*segments: tuple[int, int, int], stride: int = OCTOWORD) -> bytes:
 
 
 def read(wqe_idx: int, qpn: int, raddr: int, rkey: int, addr: int, lkey: int, nbytes: int, *, fm_ce_se: int = 0) -> bytes:
-    """Build an RDMA_READ of nbytes at raddr to addr."""
     ctrl = _ctrl(Opcode.RDMA_READ, wqe_idx, qpn, DS_READ, fm_ce_se)
     return ctrl + fill(RADDR, {"raddr": raddr, "rkey": rkey}) + _data(addr, lkey, nbytes)
 

@@ -245,7 +245,6 @@ _PICTURES: dict[str, tuple[tuple[str, ...], Callable[[Sequence[Mapping[str, Any]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run from the command line."""
     outlive_reader()
     parser = Parser("python tests/tools/figures.py", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("file", nargs="?", metavar="JSON", help="draw from this file instead of measuring")

@@ -114,14 +114,11 @@ def head_of(name: str) -> str:
 
 @dataclass
 class Docstring:
-    """A docstring in parts."""
-
     text: str  #: the text before the sections
     sections: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  #: title -> (name or "", text)
 
 
 def parse(text: str) -> Docstring:
-    """Split a docstring into its parts."""
     doc = Docstring("")
     for part in re.split(rf"\n\n(?=(?:{'|'.join(SECTIONS)}):(?:\s|$))", text.strip()):
         match = re.match(rf"({'|'.join(SECTIONS)}):[ \t]*(.*)", part, re.DOTALL)
@@ -179,7 +176,6 @@ def _cell(text: str) -> str:
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Return a table in Markdown."""
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
 
@@ -271,7 +267,6 @@ def completion(names: Iterable[str]) -> str:
 
 
 def page(chapter: Chapter) -> str:
-    """Return a page of the API."""
     names = [name for name in pgas.__all__ if chapter_of(name) is chapter]
     order = _source_order()
     heads = sorted({head_of(name) for name in names}, key=lambda name: (order.get(name, (99, 0)), name))
@@ -351,7 +346,6 @@ def _host_signature(name: str) -> str:
 
 
 def refused() -> str:
-    """Return the page of refusals."""
     intro = (
         "pgas refuses what it cannot do, and never does something else instead. These are all refusals, with their messages; names in "
         "braces are filled in. A pair of transports refuses what either refuses. "
@@ -390,7 +384,6 @@ def index() -> str:
 
 
 def variables() -> str:
-    """Return the page of environment variables."""
     rows = [(f"`{v.name}`", v.type, f"`{v.default}`" if v.default else "", v.meaning) for v in config.VARIABLES.values()]
     intro = (
         "`pgas.init()` reads these variables. They must be the same on all PEs, except `PGAS_HCA`, `PGAS_HCA_LIST`, "

@@ -106,7 +106,6 @@ def _capability(text: str) -> tuple[int, int]:
 
 
 def main() -> int:
-    """Print instructions, registers and spills of every kernel of the table."""
     outlive_reader()
     parser = Parser("python tests/tools/sass.py", description=__doc__)
     parser.add_argument("--transport", choices=CONSTANTS, default="p2p")

@@ -50,7 +50,6 @@ def _site(folder: Path) -> str:
 
 
 def build(folder: Path) -> Path:
-    """Compile the shim."""
     shim = folder / "shim.so"
     source = Path(__file__).with_name("shim.c")
     subprocess.run(["gcc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(shim), str(source), "-ldl"], check=True)

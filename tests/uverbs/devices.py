@@ -25,8 +25,6 @@ class Gid:
 
 @dataclass(frozen=True)
 class Device:
-    """A device with one port."""
-
     name: str
     node: str
     link_layer: str  #: "InfiniBand" or "Ethernet"
@@ -36,7 +34,6 @@ class Device:
 
     @property
     def guid(self) -> bytes:
-        """Its node_guid."""
         return bytes.fromhex("020000fffe00") + (DEVICES.index(self) + 1).to_bytes(2, "big")
 
     @property

@@ -57,7 +57,6 @@ class Attributes:
         return self._all[number][0] if number in self._all else 0
 
     def data(self, number: int) -> bytes:
-        """Return the bytes of an input."""
         nbytes, _, data, at = self._of(number)
         return ctypes.string_at(at + 8 if nbytes <= _INLINE else data, nbytes)
 
@@ -103,7 +102,6 @@ class File:
         return self.handles
 
     def find(self, handle: int, kind: type) -> Any:
-        """Return an object."""
         thing = self.objects.get(handle)
         if not isinstance(thing, kind):
             raise Errno(errno.ENOENT, f"handle {handle:#x} is no {kind.__name__}")

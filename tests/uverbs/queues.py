@@ -175,7 +175,6 @@ class _Umems:
             _forget(self._file, self.ids)
 
     def add(self, address: int, nbytes: int) -> int:
-        """Register memory."""
         try:
             self.ids.append(self._file.card.register_umem(address, nbytes))
         except (TransportError, cards.Fault) as error:
@@ -205,7 +204,6 @@ def _log2(count: int, what: str) -> int:
 
 @method(Object.CQ, CREATE)
 def cq_create(file: File, attributes: Attributes) -> None:
-    """UVERBS_METHOD_CQ_CREATE."""
     request = CreateCq.of(attributes.data(UHW_IN))
     _unsupported(attributes, CqAttribute.COMP_CHANNEL)
     flags = attributes.integer(CqAttribute.FLAGS, 0)

@@ -15,7 +15,6 @@ DEBIAN = Path("/usr/share/doc/rdma-core/tests")
 
 
 def unpack(folder: Path) -> None:
-    """Write the package ``tests`` into a folder."""
     target = folder / "tests"
     target.mkdir()
     for path in sorted(DEBIAN.iterdir()):
@@ -53,7 +52,6 @@ class Outcomes(unittest.TextTestResult):
 
 
 def main(folder: str, results: str, *modules: str) -> None:
-    """Run modules on the first port of mlx5_0."""
     sys.path[:0] = [folder, f"{folder}/tests"]
     from args_parser import parser  # rdma-core's module, which its package imports by both names
     from tests.args_parser import parser as same

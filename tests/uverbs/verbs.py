@@ -223,7 +223,6 @@ def async_event_alloc(file: File, attributes: Attributes) -> None:
 
 @method(Object.DEVICE, DeviceMethod.QUERY_PORT)
 def query_port(file: File, attributes: Attributes) -> None:
-    """UVERBS_METHOD_QUERY_PORT."""
     device = file.device
     if attributes.integer(0) != 1:
         raise Errno(errno.EINVAL, "there is one port")
@@ -333,7 +332,6 @@ def dealloc_pd(file: File, core: bytes, attributes: Attributes) -> bytes:
 
 @method(Object.PD, PD_DESTROY)
 def pd_destroy(file: File, attributes: Attributes) -> None:
-    """UVERBS_METHOD_PD_DESTROY."""
     _dealloc_pd(file, attributes.handle(0))
 
 
@@ -366,7 +364,6 @@ def destroy_ah(file: File, core: bytes, attributes: Attributes) -> bytes:
 
 @method(Object.AH, AH_DESTROY)
 def ah_destroy(file: File, attributes: Attributes) -> None:
-    """UVERBS_METHOD_AH_DESTROY."""
     file.remove(attributes.handle(0), AH, lambda ah: None)
 
 
@@ -432,5 +429,4 @@ def dereg_mr(file: File, core: bytes, attributes: Attributes) -> bytes:
 
 @method(Object.MR, MR_DESTROY)
 def mr_destroy(file: File, attributes: Attributes) -> None:
-    """UVERBS_METHOD_MR_DESTROY."""
     _dereg_mr(file, attributes.handle(0))
