@@ -2,8 +2,6 @@
 
 from enum import IntEnum
 
-__all__ = ["CONSTANTS", "OPERATIONS", "Comparison", "Reduction", "Request", "SignalOp", "Update"]
-
 
 class Comparison(IntEnum):
     """Conditions of wait_until, in the order of NVSHMEM and OpenSHMEM."""

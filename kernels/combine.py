@@ -6,8 +6,6 @@ from typing import Any
 from pgas.kernels.codes import Update
 from pgas.kernels.compiler import caster, device
 
-__all__ = ["combine"]
-
 
 @functools.cache
 def combine(update: Update, dtype: Any) -> Any:

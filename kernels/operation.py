@@ -1,7 +1,5 @@
 """Operations in error records and hang reports: their numbers, their prepositions, and the names of their operands."""
 
-__all__ = ["COLLECTIVES", "ELEMENT", "LOCAL", "NAMES", "SYMMETRIC", "number", "operand", "position", "preposition"]
-
 _SCOPED = ("put", "put_nbi", "get", "get_nbi", "iput", "iget", "put_signal", "put_signal_nbi", "barrier_all", "sync_all", "give_smem")
 
 #: Of teams.

@@ -10,8 +10,6 @@ from typing import Any, NoReturn
 from pgas.kernels.codes import SignalOp
 from pgas.kernels.compiler import KernelTypeError
 
-__all__ = ["TABLE", "Refusal", "When", "choices", "dimensions", "kind_of", "message", "refuse"]
-
 
 class When(Enum):
     """When a program gets the error, and how."""

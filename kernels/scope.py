@@ -10,8 +10,6 @@ from typing import Any
 
 from pgas.kernels.compiler import backend, ptx
 
-__all__ = ["BLOCK", "THREAD", "WARP", "Scope"]
-
 
 @dataclass(frozen=True)
 class Scope:

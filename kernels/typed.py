@@ -11,8 +11,6 @@ from pgas.kernels.compiler import constant
 from pgas.transports.mlx5 import cqe as _cqe
 from pgas.transports.mlx5 import wqe as _wqe
 
-__all__ = ["cqe", "layout", "wqe"]
-
 
 def _typed(module: ModuleType) -> ModuleType:
     view = ModuleType(module.__name__, module.__doc__)

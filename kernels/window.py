@@ -17,8 +17,6 @@ from typing import Any, Protocol
 from pgas.base.errors import PgasError
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 
-__all__ = ["Constants", "constants", "freeze", "learn", "remote", "slot"]
-
 #: Address of the first slot. Reservations of 64 MiB and more get this address; the range above it was free in every process tested.
 BASE = 0x6000_0000_0000
 

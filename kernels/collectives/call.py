@@ -18,8 +18,6 @@ from pgas.kernels.scope import BLOCK, Scope
 if SIMULATOR:
     from pgas.sim import engine
 
-__all__ = ["alone", "body_of", "by_strategy", "dividing", "entering", "fitting", "of_arrays", "pair", "sized"]
-
 _0, _DEST, _SOURCE = constant(0), constant(operation.SYMMETRIC), constant(operation.LOCAL)
 _MISFIT, _NO_SUCH_PART = constant(kind_of("misfit")), constant(kind_of("no such part"))
 _NO_MULTIPLE, _IN_PLACE = constant(kind_of("no multiple")), constant(kind_of("in place"))

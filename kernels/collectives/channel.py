@@ -28,18 +28,6 @@ from pgas.kernels.scope import Scope
 from pgas.kernels.state import fixed, fixed_u32
 from pgas.kernels.typed import layout
 
-__all__ = [
-    "begin",
-    "channel_of",
-    "finish",
-    "half_of",
-    "row_of",
-    "wait_far",
-    "wait_flag",
-    "wait_flags",
-    "write_flags",
-]
-
 _NO_SUCH_CHANNEL, _TIMED_OUT = constant(kind_of("no such channel")), constant(state.TIMED_OUT)
 _GE = constant(Comparison.GE)
 _HOST = constant(layout.HOST_CHANNEL % (1 << 64))

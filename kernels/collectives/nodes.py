@@ -30,8 +30,6 @@ from pgas.kernels.scope import Scope
 from pgas.kernels.typed import layout
 from pgas.kernels.window import remote
 
-__all__ = ["broadcast", "fcollect", "reduce", "reducescatter"]
-
 _CHUNK_BYTES, _PIECE = constant(posted.CHUNK_BYTES), constant(posted.PIECE_BYTES)
 _0, _1, _2, _BELOW_PAIR, _PAIR = constant(0), constant(1), constant(2), constant(15), constant(16)
 

@@ -14,8 +14,6 @@ from pgas.kernels.codes import Reduction
 from pgas.kernels.compiler import constant, device, element_size, i64, numpy_dtype, ptx, types, u32, u64
 from pgas.kernels.refusals import refuse
 
-__all__ = ["Combine", "has_locations", "identity", "lacking", "location", "reduction"]
-
 
 @dataclass(frozen=True)
 class Combine:

@@ -16,8 +16,6 @@ from pgas.kernels.paths.p2p import copy, flag
 from pgas.kernels.scope import THREAD, Scope
 from pgas.kernels.window import remote
 
-__all__ = ["CHUNK_BYTES", "PIECE_BYTES", "part_of", "put", "scatter", "whole"]
-
 #: Number of bytes of a broadcast, and of a reduction in a ring, that are forwarded as one piece.
 CHUNK_BYTES, PIECE_BYTES = 256 << 10, 64 << 10
 

@@ -16,8 +16,6 @@ from pgas.kernels.paths.p2p import copy
 from pgas.kernels.scope import Scope
 from pgas.kernels.typed import layout
 
-__all__ = ["broadcast", "broadcast_from_root", "reduce"]
-
 _CHUNK_BYTES = constant(posted.CHUNK_BYTES)
 _0, _1, _BELOW_PAIR, _PAIR, _PIECE = constant(0), constant(1), constant(15), constant(16), constant(posted.PIECE_BYTES)
 

@@ -5,8 +5,6 @@ from typing import Any, Protocol
 from pgas.kernels.collectives.operators import Combine
 from pgas.kernels.scope import Scope
 
-__all__ = ["Strategy"]
-
 
 class Strategy(Protocol):
     """Device functions for the threads of a scope.

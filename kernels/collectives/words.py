@@ -9,20 +9,6 @@ from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops.team import rank_of
 from pgas.kernels.scope import Scope
 
-__all__ = [
-    "combined",
-    "copy_words",
-    "first_of",
-    "in_batches",
-    "load_four",
-    "load_item",
-    "load_sixteen",
-    "load_word",
-    "store_four",
-    "store_item",
-    "store_word",
-]
-
 _0, _1, _2, _3, _4, _7, _8, _12, _WORD = (constant(c) for c in (0, 1, 2, 3, 4, 7, 8, 12, layout.WORD))
 
 

@@ -16,8 +16,6 @@ import numpy as np
 from pgas.base import parameters
 from pgas.kernels.compiler import backend
 
-__all__ = ["BINDER", "HOST_FORMS", "HostFunction", "Index", "Integer", "array_function", "device_function"]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _R_co = TypeVar("_R_co", covariant=True)

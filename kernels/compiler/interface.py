@@ -11,8 +11,6 @@ from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, Protocol
 
-__all__ = ["Backend", "Compiled", "Compiler", "Key"]
-
 #: Function that returns the part of a disk cache key for everything other than its source file on which compiled code depends; raises
 #: disk_cache.Uncacheable if there is no such key.
 Key = Callable[[], tuple[Any, ...]]

@@ -16,8 +16,6 @@ from cuda.bindings import driver
 
 from pgas.kernels.compiler import numba_cuda
 
-__all__ = ["Argument", "DriverLaunch", "packed", "unpacked"]
-
 #: Arguments of a call: a code for the type of each, nested like the arguments, and their parameters.
 Packed = tuple[tuple[Any, ...], bytes]
 

@@ -11,8 +11,6 @@ from numba.cuda.target import CUDATargetContext
 
 from pgas.native.dtypes import Float8
 
-__all__: list[str] = []
-
 
 @register_model(Float8)
 class _Float8Model(models.PrimitiveModel):  # type: ignore[misc, no-any-unimported]

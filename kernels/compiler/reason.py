@@ -11,8 +11,6 @@ import numba_cuda
 
 from pgas.native.dtypes import ONLY_COPIED
 
-__all__ = ["reason"]
-
 #: Directories with code that is not the user's.
 _FOREIGN = tuple(f"{folder}/" for folder in (Path(__file__).parents[1], *(Path(m.__file__).parent for m in (numba, numba_cuda))))
 

@@ -11,8 +11,6 @@ from numba.core.errors import NumbaError, TypingError  # also those of numba-cud
 from pgas.base import config, parameters
 from pgas.kernels.compiler.reason import reason
 
-__all__ = ["compiling", "fitted", "telling"]
-
 #: Name of the kernel that a thread compiles, by the thread's identifier.
 _compiling: dict[int, str] = {}
 

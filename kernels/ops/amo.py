@@ -11,8 +11,6 @@ from pgas.kernels.ops import operands
 from pgas.kernels.paths import transport
 from pgas.kernels.refusals import refuse
 
-__all__ = ["ATOMICS", "Atomic", "typing_of"]
-
 
 @dataclass(frozen=True)
 class Atomic:

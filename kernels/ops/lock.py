@@ -17,8 +17,6 @@ from pgas.kernels.paths import transport
 from pgas.kernels.refusals import kind_of, refuse
 from pgas.kernels.window import remote
 
-__all__ = ["clear_lock", "set_lock", "test_lock"]
-
 #: Number added to a lock word to clear it.
 CLEAR = 0xFFFF_FFFF
 

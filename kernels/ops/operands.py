@@ -14,12 +14,6 @@ from pgas.kernels.compiler import address_of, constant, device, element_size, i6
 from pgas.kernels.refusals import choices, dimensions, kind_of, refuse
 from pgas.kernels.typed import layout
 
-__all__ = [
-    "C_ORDER", "array", "checking", "code", "computable", "contiguous", "described", "integer", "is_none", "one_dimension", "same_elements",
-    "scalar", "some_element", "subscript", "unit",
-]  # fmt: skip
-
-
 _0 = constant(0)
 
 

@@ -6,8 +6,6 @@ from pgas.kernels.refusals import kind_of
 from pgas.kernels.state import fixed, fixed_u32
 from pgas.kernels.typed import layout
 
-__all__ = ["after", "entry_of", "is_near", "member", "per_machine", "rank_of", "size_of", "wrapped"]
-
 _TEAM_MASK, _NO_SUCH_TEAM = constant(layout.MAX_TEAMS - 1), constant(kind_of("no such team"))
 _0, _4 = constant(0), constant(4)
 

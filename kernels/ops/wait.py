@@ -16,8 +16,6 @@ from pgas.kernels.ops.sync import COMPARISONS, acquire, awaitable, given_up, hol
 from pgas.kernels.paths import transport
 from pgas.kernels.refusals import kind_of, refuse
 
-__all__ = ["several", "signal_fetch", "test"]
-
 #: 2^64 divided by the golden ratio: products with it are distributed over the upper bits (Knuth, volume 3, section 6.4).
 _GOLDEN, _32 = constant(0x9E37_79B9_7F4A_7C15), constant(32)
 _IVARS, _INDICES, _STATUS, _VALUES = (constant(which) for which in range(4))  # the numbers of operation.operand()

@@ -22,8 +22,6 @@ from pgas.kernels.paths import p2p
 from pgas.kernels.refusals import kind_of
 from pgas.kernels.scope import BLOCK, THREAD, WARP, Scope
 
-__all__ = ["copy", "give"]
-
 #: Number of stages: with more, of fewer bytes each, the issue of loads and stores limits a warp (1 MiB: 40 us with eight, 26 with four).
 _STAGES = 4
 #: Bytes of the head: an mbarrier for each stage, the bit of each one's phase, and a mark that tells given memory from other memory.

@@ -28,8 +28,6 @@ from pgas.kernels.typed import layout, wqe
 from pgas.kernels.window import remote
 from pgas.transports.mlx5.wqe import Ce, Opcode
 
-__all__ = ["atomic", "fence", "flag", "flush", "g", "get", "p", "put", "put_signal", "quiet", "quiet_pe", "settle", "signal", "strided"]
-
 _WRITE, _READ, _ALWAYS, _NOWHERE = constant(Opcode.RDMA_WRITE), constant(Opcode.RDMA_READ), constant(Ce.ALWAYS), constant(NOWHERE)
 _SIGNAL, _BARRIER = constant(operation.number("signal_op")), constant(operation.number("barrier_all"))
 _QUIET, _QUIET_PE, _FLUSH = (constant(operation.number(name)) for name in ("quiet", "quiet_pe", "flush"))

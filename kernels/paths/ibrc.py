@@ -23,8 +23,6 @@ from pgas.kernels.scope import Scope
 from pgas.kernels.typed import layout
 from pgas.kernels.window import remote
 
-__all__ = ["atomic", "fence", "flag", "flush", "g", "get", "p", "put", "put_signal", "quiet", "quiet_pe", "settle", "signal", "strided"]
-
 _WRITE, _READ, _STORE = constant(Request.WRITE), constant(Request.READ), constant(Request.STORE)
 _SIGNAL_SET, _SIGNAL_ADD = constant(Request.SIGNAL_SET), constant(Request.SIGNAL_ADD)
 _REQUESTS = {Update.KEEP: Request.ADD} | {u: Request[u.name] for u in Update if u.name in Request.__members__}  # KEEP adds 0

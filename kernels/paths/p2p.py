@@ -12,8 +12,6 @@ from pgas.kernels.compiler import constant, device, element_size, element_words,
 from pgas.kernels.scope import Scope
 from pgas.kernels.window import remote
 
-__all__ = ["atomic", "fence", "flag", "flush", "g", "get", "p", "put", "put_signal", "quiet", "quiet_pe", "settle", "signal", "strided"]
-
 
 @functools.cache
 def copy(unit: int, scope: Scope, *, get: bool = False) -> Any:

@@ -11,8 +11,6 @@ from pgas.kernels import window
 from pgas.kernels.codes import Update
 from pgas.kernels.scope import Scope
 
-__all__ = ["Path", "current", "maps_peers", "queue_pairs", "settle", "two_paths"]
-
 _P2P = "pgas.kernels.paths.p2p"
 
 

@@ -19,8 +19,6 @@ from pgas.kernels.paths.transport import Path
 from pgas.kernels.scope import Scope
 from pgas.kernels.state import near
 
-__all__ = ["TwoPaths", "of"]
-
 
 class TwoPaths:
     """The path of a job with two transports (transport.Path)."""

@@ -8,8 +8,6 @@ from pgas.kernels.combine import combine
 from pgas.kernels.compiler import constant, device, element_of_word, element_size, element_words, ptx, types
 from pgas.kernels.refusals import refuse
 
-__all__ = ["atomic"]
-
 _TIMED_OUT, _EQ = constant(state.TIMED_OUT), constant(0)
 
 

@@ -23,8 +23,6 @@ from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.transports.mlx5 import wqe
 from pgas.transports.mlx5.wqe import Opcode, Opmod
 
-__all__ = ["MASKED_CS_8", "Form", "form"]
-
 MASKED_CS_8 = Opmod.MASKED_8 << wqe.OPMOD_SHIFT | Opcode.ATOMIC_MASKED_CS
 
 _0, _32 = constant(0), constant(32)

@@ -9,8 +9,6 @@ from pgas.kernels.paths.nic.queue_pair import lost
 from pgas.kernels.state import fixed
 from pgas.kernels.typed import layout
 
-__all__ = ["fetching", "first_cell", "old_word", "sink"]
-
 #: Results of try_cell without a cell.
 _BUSY, _LOST = layout.N_CELLS, constant(layout.N_CELLS + 1)
 

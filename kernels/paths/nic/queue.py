@@ -34,8 +34,6 @@ from pgas.kernels.paths.nic.queue_pair import NOWHERE, lost
 from pgas.kernels.state import fixed
 from pgas.kernels.typed import cqe, layout, wqe
 
-__all__ = ["poll", "quiet", "quiet_pe", "reserve", "slot", "submit"]
-
 _INDEX, _NOWHERE, _COMPLETION, _GE = constant(layout.RINGING - 1), constant(NOWHERE), constant(state.COMPLETION), constant(Comparison.GE)
 _0, _1, _3, _6, _16, _32, _63 = (constant(c) for c in (0, 1, 3, 6, 16, 32, 63))
 _COUNTER_SHIFT = constant(8 * (cqe.CQE_WQE_COUNTER - cqe.CQE_TAIL))

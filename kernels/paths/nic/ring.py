@@ -18,8 +18,6 @@ from pgas.kernels.paths.nic.queue_pair import NOWHERE, local_operand, lost, numb
 from pgas.kernels.state import fixed
 from pgas.kernels.typed import layout
 
-__all__ = ["of_pair", "post", "post_copy", "reserve", "reserved", "wait", "write_at"]
-
 _NOWHERE, _COMPLETION, _GE, _BASE = constant(NOWHERE), constant(state.COMPLETION), constant(Comparison.GE), constant(window.BASE)
 _POLLS_MASK = 63
 _0, _1, _2 = constant(0), constant(1), constant(2)
