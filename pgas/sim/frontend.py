@@ -18,6 +18,7 @@ from numba.cuda.core.sigutils import is_signature
 from numba.cuda.errors import normalize_kernel_dimensions
 from numba.cuda.simulator import api, kernel
 from numba.cuda.simulator.args import ArgHint, InOut
+from numba.cuda.simulator.cudadrv import devicearray
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 from pgas.base import model
@@ -119,6 +120,7 @@ def install() -> None:
     fake.__getitem__ = _configure
     fake.forall = _forall
     kernel.FakeOverload.max_cooperative_grid_blocks = _max_cooperative_grid_blocks
+    devicearray.check_array_compatibility = _check_compatibility
     for module in (numba.cuda, numba.cuda.simulator, api):
         module.jit = jit
     # Device names that kernels do not find in their globals: `pgas.cuda`, local imports, `from numba.cuda import syncthreads`.
@@ -132,6 +134,12 @@ def install() -> None:
     for name in CACHE_HINTS:  # They are None in the stock simulator, so __getattr__() would not be called.
         setattr(numba.cuda, name, getattr(KERNEL_MODULE, name))
     _installed = True
+
+
+def _check_compatibility(one: Any, other: Any, *, check: Callable[[Any, Any], None] = devicearray.check_array_compatibility) -> None:
+    """Check that elements can be copied from one array to another. Like on a GPU, strides do not count if there are no elements."""
+    if one.size or one.dtype != other.dtype or one.squeeze().shape != other.squeeze().shape:
+        check(one, other)
 
 
 def _call(self: Any, *args: Any) -> Any:

@@ -81,6 +81,22 @@ def test_views_that_would_be_copies_are_refused(heap):
     assert array.copy_to_host().tolist() == [[-1, -1, 9], [3, 7, 7]]
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (3, 0, 2), (0, 0)])
+def test_copies_of_no_elements(heap, shape):
+    """NumPy's strides of such an array are 0. Shape and dtype still have to fit."""
+    host = np.ones(shape, np.int16)
+    array, ordinary = heap.array(host), pgas.cuda.to_device(host)
+    for copied in (array, ordinary, heap.full(shape, 2, np.int16), heap.zeros((4, *shape), np.int16)[1]):
+        copied.copy_to_device(host)
+        copied.copy_to_device(host.copy("F"))
+        copied.copy_to_device(array)
+        assert copied.copy_to_host(np.empty_like(host)).shape == copied.copy_to_host().shape == shape
+        with pytest.raises(ValueError, match="incompatible shape"):
+            copied.copy_to_device(np.ones((*shape, 2), np.int16))
+        with pytest.raises(TypeError, match="incompatible dtype"):
+            copied.copy_to_host(np.ones(shape, np.int32))
+
+
 @pytest.mark.skipif(not pgas.SIMULATOR, reason="a GPU's arrays take integers and slices only")
 def test_subscripts_that_copy(heap):
     """The copy is a plain NumPy array, not a symmetric one. In kernels, too."""
