@@ -21,7 +21,7 @@ from pgas import run
 from pgas.base import config
 from pgas.base.errors import BootstrapError
 from pgas.base.launcher import Launched, launched
-from pgas.job.bootstrap import rendezvous
+from pgas.job.bootstrap import host_lists, rendezvous
 from pgas.job.bootstrap.protocol import exchange
 from pgas.perftests.harness.jobs import mpirun
 
@@ -566,11 +566,24 @@ def test_launcher_of_a_process():
 
 
 @pytest.mark.parametrize(
-    ("listed", "first"),
-    [("alpha", "alpha"), ("alpha,beta", "alpha"), ("node[03-05,9],gpu1", "node03"), ("n[7]-ib,n8", "n7-ib"), ("a.b-c[1-2].x", "a.b-c1.x")],
-)
-def test_the_first_host_of_slurms_list(listed, first):
-    assert rendezvous.first_host(listed) == first
+    ("listed", "named"),
+    [
+        ("alpha", "alpha"), ("alpha,beta", "alpha beta"), ("node[03-05,9],gpu1", "node03 node04 node05 node9 gpu1"),
+        ("n[7]-ib,n8", "n7-ib n8"), ("a.b-c[1-2].x", "a.b-c1.x a.b-c2.x"), ("n[8-11]", "n8 n9 n10 n11"), ("n[098-100]", "n098 n099 n100"),
+        ("rack[0-1]node[3-4]", "rack0node3 rack0node4 rack1node3 rack1node4"), ("[1-2,7]", "1 2 7"),
+        ("r[0,2]n[3-4]-ib,x", "r0n3-ib r0n4-ib r2n3-ib r2n4-ib x"),
+        ("n[1,x[4-5]y,9]z", "n1z nx4yz nx5yz n9z"), ("n[[1-2],4]", "n1 n2 n4"), ("a[1-2][3-4]", "a13 a14 a23 a24"),
+        ("a[1-2],b,c[05]d[6-7]e", "a1 a2 b c05d6e c05d7e"),
+    ],
+)  # fmt: skip
+def test_slurms_list_of_hosts(listed, named):
+    assert " ".join(host_lists.hosts(listed)) == named
+    assert host_lists.first_host(listed) == named.split()[0]
+
+
+def test_a_long_list_of_hosts():
+    """Only its first host is made."""
+    assert host_lists.first_host("n[000000001-999999999]x[1-999999999]") == "n000000001x1"
 
 
 @pytest.mark.parametrize(
@@ -598,10 +611,41 @@ def test_a_name_that_is_loopback_at_home(host, resolved, used, monkeypatch):
     assert served == [used]
 
 
-@pytest.mark.parametrize("listed", ["", ",", "a..b", "x" * 70])
-def test_a_list_of_no_host(listed):
-    with pytest.raises(BootstrapError, match=f"SLURM_STEP_NODELIST='{listed}' contains no host name"):
-        rendezvous.first_host(listed)
+NO_LISTS = [
+    "",
+    ",",
+    ",a",
+    "a..b",
+    "x" * 70,
+    "n[1-2",
+    "n]1[",
+    "n[2-1]",
+    "n[1-]",
+    "n[-1]",
+    "n[]",
+    "[" * 10_000,
+    "n" + "[1]" * 10_000,
+]
+
+
+@pytest.mark.parametrize("listed", NO_LISTS, ids=range(len(NO_LISTS)))
+def test_what_is_not_a_list_of_hosts(listed, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    shown = listed if len(listed) <= 80 else f"{listed[:80]}..."
+    with pytest.raises(BootstrapError) as refused:
+        host_lists.first_host(listed)
+    assert str(refused.value) == (
+        f"SLURM_STEP_NODELIST='{shown}' must be a list of hosts, such as node[03-05,9],gpu1; only srun may set it"
+    )
+
+
+def test_a_list_that_only_slurm_reads(tmp_path, monkeypatch):
+    (tmp_path / "scontrol").write_text('#!/bin/sh\ntest "$*" = "show hostnames n[1-2x" && echo n1x && echo n2x\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert host_lists.first_host("n[1-2x") == "n1x"
+    with pytest.raises(BootstrapError, match="must be a list of hosts"):
+        host_lists.first_host("n[1-2y")
 
 
 @pytest.mark.parametrize(

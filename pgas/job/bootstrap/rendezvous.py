@@ -24,7 +24,6 @@ import ipaddress
 import itertools
 import json
 import os
-import re
 import secrets
 import socket
 import struct
@@ -36,6 +35,7 @@ from typing import Any, NamedTuple
 from pgas.base import config, text
 from pgas.base.errors import BootstrapError
 from pgas.base.launcher import LAUNCHED, MAX_PES, Launched, read_launched
+from pgas.job.bootstrap.host_lists import first_host
 from pgas.job.bootstrap.store import Store
 from pgas.job.bootstrap.store_messages import PORTS, Address
 from pgas.job.bootstrap.store_server import StoreServer
@@ -162,15 +162,6 @@ def _by_name(name: str, host: str) -> Address:
     digest = hashlib.sha256(f"{os.getuid()} {name}".encode()).digest()
     port = _FIRST_PORT + int.from_bytes(digest[:4], "big") % (_LAST_PORT - _FIRST_PORT - PORTS)
     return Address(host, port, job_secret(name), PORTS)
-
-
-def first_host(listed: str) -> str:
-    """Return the first host of Slurm's list of hosts, such as ``node[03-05,9],gpu1``. Raises BootstrapError if there is none."""
-    match = re.match(r"([^,\[\]\s]+)(?:\[([^,\]-]+)[^\]]*\]([^,\[]*))?", listed)
-    try:
-        return text.host("".join(part or "" for part in match.groups()) if match else "")
-    except ValueError:
-        raise BootstrapError(f"SLURM_STEP_NODELIST='{text.printable(listed)}' contains no host name") from None
 
 
 # ------------------------------------------------------------------------------------------------------------------------ secrets
