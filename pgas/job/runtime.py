@@ -440,8 +440,8 @@ def _forked() -> None:
     if _job is None:
         return
     _no_job = (
-        f"this process was forked from PE {_job.my_pe} after pgas.init() and is not part of the job; fork before pgas.init(), or start "
-        "new processes (multiprocessing's spawn)"
+        f"this process was forked from PE {_job.my_pe} after pgas.init() and is not part of the job, so it must not use pgas and its "
+        "arrays; use them in the PE itself, and give such a process copies made by copy_to_host()"
     )
     _of_parent, _job = _job, None
     for block in _of_parent.heap.blocks:

@@ -128,13 +128,16 @@ os.kill(pid, signal.SIGKILL)
 
 @pytest.mark.parametrize(("transport", "npes"), [("p2p", 2), ("ibgda", 1)])
 def test_child_that_was_forked(job, transport, npes):
-    """It can neither call nor launch anything, and its end does not concern the job. finalize does not wait for a living child."""
+    """It can neither call nor launch anything, and its end does not concern the job. finalize does not wait for a living child.
+
+    The advice holds under every launcher: a process that a PE spawns is not a PE either (test_run.py).
+    """
     ended = job(jobs.INIT + FORKING, npes, PGAS_TRANSPORT=transport)
     assert ended.status == 0, ended
     for pe in range(npes):
         refused = (
-            f"PgasError: this process was forked from PE {pe} after pgas.init() and is not part of the job; fork before pgas.init(), "
-            "or start new processes (multiprocessing's spawn)"
+            f"PgasError: this process was forked from PE {pe} after pgas.init() and is not part of the job, so it must not use pgas "
+            "and its arrays; use them in the PE itself, and give such a process copies made by copy_to_host()"
         )
         assert ended.lines(pe) == ["status 3", "status 1", "status 0", f"word 3 {list(range(npes))}"], ended
         said, shown = ended.lines(f"{pe} child"), f"SymmetricArray({refused.removeprefix('PgasError: ')})"
