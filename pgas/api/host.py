@@ -116,8 +116,8 @@ def finalize() -> None:
     """End pgas: complete all operations, wait for all PEs, and release the heap. Collective (OpenSHMEM 1.5, "SHMEM_FINALIZE").
 
     Arrays must not be used afterward. The end of ``with pgas.init():`` and the end of the program also finalize, as does SystemExit with
-    status 0. Another exit status becomes the job's, and PEs that do not end within seconds are killed. An uncaught exception and the
-    failure of a PE's process also end all PEs; the reason is printed once on each node.
+    status 0. Another exit status becomes the job's, even if threads of the program live on, and PEs that do not end within seconds are
+    killed. An uncaught exception and the failure of a PE's process also end all PEs; the reason is printed once on each node.
 
     Other threads of this process that are inside calls of pgas must leave them within PGAS_TIMEOUT seconds. The heap stays mapped while a
     thread is inside.

@@ -45,6 +45,32 @@ def test_exception_in_one_pe(real_job, how):
     assert ended.seconds < jobs.SOON
 
 
+@pytest.mark.parametrize("living", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_exception_that_a_hook_of_the_program_prints(real_job, living):
+    """The program replaces sys.excepthook after init. A thread that lives on does not delay the end of the job."""
+    text = "sys.excepthook = lambda kind, error, tb: print('hook:', error, file=sys.stderr)\nif me == 1:\n"
+    text += "    threading.Thread(target=time.sleep, args=(60,)).start()\n" if living else ""
+    ended = real_job("import threading\n" + INIT + text + "    raise RuntimeError('boom')\npgas.barrier_all()\n")
+    holds(ended, "hook: boom", "pgas: PE 1 failed (RuntimeError), ending the job", status=1)
+    assert "disagree" not in ended.err, ended
+    assert ended.seconds < jobs.SOON
+
+
+def test_exception_that_a_test_tool_has_stored(job):
+    """pytest and shells store exceptions that they catch where Python stores the one that ends a program."""
+    text = """
+def test():
+    try:
+        1 / 0
+    except ZeroDivisionError:
+        sys.last_type, sys.last_value, sys.last_traceback = sys.exc_info()
+
+test()
+"""
+    ended = job(INIT + text)
+    assert (ended.status, ended.err) == (0, ""), ended
+
+
 def test_exception_in_all_pes_is_told_once(job):
     ended = job(INIT + "if me == 1:\n    time.sleep(0.1)\nraise RuntimeError('boom')\n")
     holds(ended, "RuntimeError: boom", "failed (RuntimeError), ending the job", status=1)
@@ -73,6 +99,15 @@ def test_exit_status_of_one_pe_ends_the_job(real_job, how):
         "barrier": f"{disagree} ended with exit status 3",
     }
     assert (ended.status, ended.err) == (3, f"pgas: PE 1: {words[how]}, ending the job\n"), ended
+    assert ended.seconds < jobs.SOON
+
+
+def test_exit_status_of_a_pe_whose_thread_lives_on(real_job):
+    """Python waits for the thread, and the other PE would wait with it."""
+    text = "ending.GRACE_S = 0.5\nif me == 1:\n    threading.Thread(target=time.sleep, args=(60,)).start()\n    sys.exit(3)\n"
+    ended = real_job("import threading\nfrom pgas.job.health import ending\n" + INIT + text + "pgas.barrier_all()\n")
+    disagree = "PEs disagree in a collective call: PE 0 called pgas.barrier_all(), PE 1 called pgas.finalize() as its program"
+    assert (ended.status, ended.err) == (3, f"pgas: PE 1: {disagree} ended with exit status 3, ending the job\n"), ended
     assert ended.seconds < jobs.SOON
 
 

@@ -1,6 +1,7 @@
 """How the end of a program ends its job: by an uncaught exception, an exit status, without finalize, or by a process failure."""
 
 import atexit
+import concurrent.futures.thread  # noqa: F401  # If it were imported later, Python would wait for its threads first.
 import contextlib
 import functools
 import math
@@ -64,21 +65,10 @@ def install(bootstrap: Bootstrap, current: Callable[[], Ends | None]) -> None:
     show, leave = sys.excepthook, sys.exit
 
     def on_exception(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
-        if os.getpid() != pid:  # In a forked child, the job is its parent's, here and below.
+        if os.getpid() == pid:  # In a forked child, the job is its parent's, here and below.
+            _fail(bootstrap, current(), error, lambda: show(kind, error, tb))
+        else:
             show(kind, error, tb)
-            return
-        job = current()
-        if bootstrap.size == 1:
-            show(kind, error, tb)
-            if job is not None:
-                job.health.broken = True
-            return
-
-        def explain() -> None:
-            show(kind, error, tb)
-            say(f"PE {bootstrap.rank} failed ({kind.__name__}), ending the job")
-
-        end_all(bootstrap, explain, after=_is_of_another(error) or (job is not None and job.health.death_behind(error) is not None))
 
     @functools.wraps(leave)
     def on_exit(status: Any = None, /) -> None:
@@ -91,7 +81,35 @@ def install(bootstrap: Bootstrap, current: Callable[[], Ends | None]) -> None:
     # `raise SystemExit(3)` and exit(3) outside `with pgas.init()` are not detected: such a PE ends only when all PEs have reached their
     # ends.
     sys.exit = on_exit  # type: ignore[assignment]  # Because functions of atexit do not receive the status.
+    with contextlib.suppress(RuntimeError):  # Python has ended the main thread.
+        threading._register_atexit(lambda: _at_end_of_main_thread(bootstrap, current) if os.getpid() == pid else None)  # type: ignore[attr-defined]
     atexit.register(lambda: _at_exit(bootstrap, current) if os.getpid() == pid else None)
+
+
+def _fail(bootstrap: Bootstrap, job: Ends | None, error: BaseException, show: Callable[[], None]) -> None:
+    """End the job because an exception ends this program, unless it is a job of one PE. show: function that prints the exception."""
+    if bootstrap.size == 1:
+        show()
+        if job is not None:
+            job.health.broken = True
+        return
+
+    def explain() -> None:
+        show()
+        say(f"PE {bootstrap.rank} failed ({type(error).__name__}), ending the job")
+
+    end_all(bootstrap, explain, after=_is_of_another(error) or (job is not None and job.health.death_behind(error) is not None))
+
+
+def _uncaught() -> BaseException | None:
+    """Return the exception that ended the main thread, except SystemExit; None if none did.
+
+    Python keeps it after it has called sys.excepthook, which may be a function that the program set after pgas.init(). Test tools and
+    shells also store exceptions that they caught there, below frames of their own.
+    """
+    error, tb = getattr(sys, "last_value", None), getattr(sys, "last_traceback", None)
+    ended = tb is not None and tb.tb_frame.f_back is None and not hasattr(sys, "ps1")
+    return error if ended else None
 
 
 def end_all(bootstrap: Bootstrap, explain: Callable[[], None], *, after: bool, grace_s: float = GRACE_S, status: int = 1) -> None:
@@ -117,6 +135,20 @@ def end_all(bootstrap: Bootstrap, explain: Callable[[], None], *, after: bool, g
 
 def _is_of_another(error: BaseException) -> bool:
     return isinstance(error, PgasError) and error.of_another
+
+
+def _at_end_of_main_thread(bootstrap: Bootstrap, current: Callable[[], Ends | None]) -> None:
+    """End the job if the program has failed, although other threads live on. Python waits for these before it calls functions of atexit."""
+    if (error := _uncaught()) is not None:
+        _fail(bootstrap, current(), error, lambda: None)  # Only a hook of the program comes here, and it has printed the exception.
+    if (job := current()) is not None and status_of(job.health.exit_status):
+        deadline = time.monotonic() + GRACE_S
+        for thread in threading.enumerate():
+            if not thread.daemon and thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+                if thread.is_alive():
+                    _finalize(job)
+                    return
 
 
 def _at_exit(bootstrap: Bootstrap, current: Callable[[], Ends | None]) -> None:
