@@ -30,7 +30,7 @@ from typing import IO, Any
 from pgas.base import config
 from pgas.base.arguments import Parser, host_and_port, within
 from pgas.base.errors import BootstrapError
-from pgas.base.launcher import LAUNCHED, MAX_PES, environment, launched
+from pgas.base.launcher import LAUNCHED, MAX_PES, environment, has_launchers_variables, parents_launcher
 from pgas.base.liveness import LastWord
 from pgas.base.text import printable
 from pgas.base.waits import say
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None, name: str = "python -m pgas.run
     try:
         if asked.n == 1 and asked.nnodes == 1:
             try:
-                os.execvpe(command[0], command, environment())
+                os.execvpe(command[0], command, environment() | _alone())
             except OSError as error:
                 raise _NoProgram(command[0], error) from error
         with contextlib.ExitStack() as ending:
@@ -109,7 +109,8 @@ def main(arguments: Sequence[str] | None = None, name: str = "python -m pgas.run
 
 def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
     form = argparse.RawDescriptionHelpFormatter
-    parser = Parser(prog=name, description=__doc__, formatter_class=form, unread={"PGAS_TRANSPORT"})  # The program may register transports.
+    transports = {"PGAS_TRANSPORT"}  # The program may register some.
+    parser = Parser(prog=name, description=__doc__, formatter_class=form, unread=transports, starts_jobs=True)
     count = within(1, MAX_PES)
     parser.add_argument("-n", type=count, default=1, metavar="N", help="number of PEs on this node (default: 1)")
     parser.add_argument("--nnodes", type=count, default=1, metavar="N", help="number of nodes (default: 1)")
@@ -119,8 +120,8 @@ def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
     parser.add_argument("program", help="program")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments").required = False  # Otherwise errors name it.
     asked = parser.parse_args(arguments)
-    if launched() is not None:
-        parser.error(f"this process was started by {launched().launcher} already: {asked.program} needs no second launcher")  # type: ignore[union-attr]
+    if asked.nnodes == 1 and (started := parents_launcher()) is not None and started.size != 1:
+        parser.error(f"this command was started by {started.launcher} already: {asked.program} needs no second launcher")
     if asked.node_rank >= asked.nnodes:
         parser.error(
             f"argument --node-rank: {asked.node_rank} is out of range; with --nnodes {asked.nnodes} it must be 0 to {asked.nnodes - 1}"
@@ -155,6 +156,12 @@ def _command(asked: argparse.Namespace) -> list[str]:
     return [*([sys.executable] if asked.program.endswith(".py") else []), asked.program, *asked.args]
 
 
+def _alone() -> dict[str, str]:
+    """Return the variable of the only PE of a job. It needs none, unless it has variables of other launchers."""
+    told = {"rank": 0, "size": 1, "host": "", "port": 0, "secret": "", "word": [], "launcher": os.getpid()}
+    return {LAUNCHED: json.dumps(told)} if has_launchers_variables() else {}
+
+
 def _run(asked: argparse.Namespace, command: list[str], ending: contextlib.ExitStack) -> int:
     address, first, size, launchers = _meet(asked, ending)
     word = LastWord()
@@ -164,6 +171,7 @@ def _run(asked: argparse.Namespace, command: list[str], ending: contextlib.ExitS
     pes: list[_PE] = []
     ending.callback(lambda: _kill(pes))
     told = {"size": size, "host": address.host, "port": address.port, "secret": address.secret.hex(), "word": word.fds}
+    told["launcher"] = os.getpid()
     lines = selectors.DefaultSelector()
     asked_to_end: list[int] = []
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # If the parent ignores SIGCHLD, PEs would leave no status.

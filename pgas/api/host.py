@@ -31,8 +31,9 @@ def init(
     Calls may be nested: the job ends at the finalize() that matches the first init(). After that, init() may start another job with the
     same configuration. It reads the environment variables that ``python -m pgas info`` lists.
 
-    Without arguments, the launcher's variables define the PEs: those of ``python -m pgas.run``, torchrun, srun, or mpirun, in this order. A
-    process without a launcher is a job of one PE. mpi4py is imported only under mpirun or with comm.
+    Without arguments, the launcher's variables define the PEs: those of ``python -m pgas.run``, torchrun, srun, or mpirun. If there are
+    variables of several, those of the launcher that started this process count. A process without a launcher is a job of one PE. mpi4py is
+    imported only under mpirun or with comm.
 
     A child that is forked afterward (os.fork, multiprocessing's fork) is not a PE. Every call, launch, and array access in the child raises
     PgasError, and the job does not notice its end. In the simulator the child shares the heap: a NumPy view that the parent made of an

@@ -18,10 +18,12 @@ class Parser(argparse.ArgumentParser):
 
     Args:
         unread: PGAS_* variables whose values this command must not check.
+        starts_jobs: whether the command is a launcher itself, so that variables of other launchers do not matter.
     """
 
-    def __init__(self, *args: Any, unread: Collection[str] = (), **kwargs: Any) -> None:
+    def __init__(self, *args: Any, unread: Collection[str] = (), starts_jobs: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._starts_jobs = starts_jobs
         self._unread = unread
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -30,6 +32,8 @@ class Parser(argparse.ArgumentParser):
         try:
             for name in config.VARIABLES.keys() - self._unread:
                 config.read(name)
+            if not self._starts_jobs:
+                launched_rank()  # It reads the variables of all launchers.
         except ValueError as error:
             self.error(str(error))
         return parsed
@@ -41,7 +45,7 @@ class Parser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: object = None) -> None:
         try:
             first = launched_rank() in (None, 0)
-        except ValueError:  # PGAS_LAUNCHED is not from pgas.run.
+        except ValueError:  # PGAS_LAUNCHED is not from pgas.run, or launchers contradict each other.
             first = True
         if message and first:
             super()._print_message(message, file or sys.stderr)  # type: ignore[arg-type]

@@ -115,7 +115,7 @@ def test_with_launcher_comm_world(name, mpi, monkeypatch):
 
 @pytest.mark.parametrize("name", SIZE_VARIABLES)
 def test_launchers_size_agrees(name, mpi, monkeypatch):
-    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv(name.replace("SIZE", "RANK"), "0")
     monkeypatch.setenv(name, "2")
     mpi.COMM_WORLD = Communicator(2)
     assert protocol.find().size == 2
@@ -123,7 +123,7 @@ def test_launchers_size_agrees(name, mpi, monkeypatch):
 
 @pytest.mark.parametrize("name", SIZE_VARIABLES)
 def test_mpirun_of_another_mpi(name, mpi, monkeypatch):
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    monkeypatch.setenv(name.replace("SIZE", "RANK"), "1")
     monkeypatch.setenv(name, "4")
     with pytest.raises(BootstrapError) as refused:
         protocol.find()

@@ -18,10 +18,12 @@ import pytest
 
 import pgas
 from pgas import run
-from pgas.base import config
+from pgas.base import ancestors, config, launcher
+from pgas.base.ancestors import Ancestor
+from pgas.base.arguments import Parser
 from pgas.base.errors import BootstrapError
 from pgas.base.launcher import Launched, launched
-from pgas.job.bootstrap import host_lists, rendezvous
+from pgas.job.bootstrap import host_lists, protocol, rendezvous
 from pgas.job.bootstrap.protocol import exchange
 from pgas.perftests.harness.jobs import mpirun
 
@@ -413,11 +415,69 @@ def test_a_signal_that_is_ignored(tmp_path):
     assert (status, err) == (0, "")
 
 
-def test_under_another_launcher(monkeypatch, capsys):
-    monkeypatch.setenv("PMI_RANK", "0")
-    with pytest.raises(SystemExit):
-        run.main(["-n", "2", "x.py"])
-    assert "this process was started by mpirun already: x.py needs no second launcher" in capsys.readouterr().err
+def process(*programs, pid=7, **variables):
+    return Ancestor(pid, frozenset(programs), variables)
+
+
+@pytest.mark.parametrize(
+    ("programs", "variables", "refused"),
+    [
+        (["hydra_pmi_proxy", "mpirun"], {"PMI_RANK": "0", "PMI_SIZE": "2"}, "mpirun"),
+        (["orted"], {"OMPI_COMM_WORLD_RANK": "0", "PMIX_RANK": "0"}, "mpirun"),
+        (["torchrun"], {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "torchrun"),
+        (["slurmstepd"], {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"}, "srun"),
+        (["hidden"], {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_TASK_PID": "7"},
+         "srun"),
+        # A shell of srun --pty, of salloc's interactive step, or in a terminal of a job; one process of srun; variables of a shell.
+        (["bash", "slurmstepd"], {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"}, None),
+        (["slurmstepd"], {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"}, None),
+        (["bash"], {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1", "PMI_RANK": "0", "PMI_SIZE": "4"}, None),
+    ],
+    ids=["mpirun", "Open MPI", "torchrun", "srun", "srun hidden", "shell of srun", "one of srun", "leftovers"],
+)  # fmt: skip
+def test_under_another_launcher(programs, variables, refused, monkeypatch, capsys):
+    """A launcher that starts this command several times is refused, because each would start a job; nodes of one job are meant."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    ancestors = [process("python", pid=7, **variables), *(process(name, pid=pid) for pid, name in enumerate(programs, 8))]
+    monkeypatch.setattr(launcher, "lineage", lambda: ancestors)
+    monkeypatch.setattr(run, "_run", lambda *_: 0)
+    for nodes in ([], ["--nnodes", "2", "--master", "h:1"]):
+        if refused is None or nodes:
+            assert run.main(["-n", "2", *nodes, "x.py"]) == 0
+        else:
+            with pytest.raises(SystemExit):
+                run.main(["-n", "2", "x.py"])
+            assert f"this command was started by {refused} already: x.py needs no second launcher" in capsys.readouterr().err
+
+
+def test_one_pe_with_variables_of_other_launchers(monkeypatch):
+    """The command becomes the PE, which must not take those variables for its own."""
+    executed = []
+    monkeypatch.setattr(os, "execvpe", lambda program, arguments, environment: executed.append(environment))
+    monkeypatch.setattr(run, "_run", lambda *_: None)
+    run.main(["x.py"])
+    leftover = {"RANK": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "PMI_RANK": "1", "PMI_SIZE": "2"}
+    for name, value in leftover.items():
+        monkeypatch.setenv(name, value)
+    run.main(["x.py"])
+    without, environment = executed[0], executed[-1]
+    assert launched(without, []) is None
+    assert launched(environment, [process("python", pid=os.getpid(), **environment)]) == Launched("pgas.run", 0, 1)
+    monkeypatch.setenv("PGAS_LAUNCHED", environment["PGAS_LAUNCHED"])
+    assert isinstance(protocol.find(), protocol.SingleBootstrap)
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "pgas.run"])
+def test_a_launcher_among_variables_of_others(tmp_path, launcher):
+    """Those of a shell in a step of srun, in which torch was used. The job was one of two PEs 0 of 1."""
+    path = program(tmp_path, "with pgas.init():\n    body()\n")
+    leftover = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "23456"} | srun(0, 7)
+    leftover |= {"SLURM_STEP_NUM_TASKS": "1", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
+    command = by_run(path) if launcher == "pgas.run" else [*mpirun(2), sys.executable, path]
+    ((status, out, err),) = ended([started(command, **leftover)])
+    assert status == 0, err
+    assert sorted(re.findall(r"\d of 2 got \d", out)) == ["0 of 2 got 1", "1 of 2 got 0"]
 
 
 # ----------------------------------------------------------------------------------------------------------- other launchers
@@ -552,17 +612,98 @@ def test_launcher_of_a_process():
     assert launched({}) is None
     assert launched(mpi) == Launched("mpirun", 3, 8)
     assert launched({**srun(1, 7)}) == Launched("srun", 1, 2)
-    assert launched({**srun(1, 7), "PMI_RANK": "1", "PMI_SIZE": "2"}) == Launched("srun", 1, 2)  # srun --mpi=pmi2
-    assert launched({**srun(1, 7), **mpi}) == Launched("mpirun", 3, 8)  # mpirun, whose daemons srun started
-    assert launched({**srun(1, 7), **mpi, **torchrun(0, 7)}) == Launched("torchrun", 0, 2)
-    ours = {"rank": 1, "size": 5, "host": "127.0.0.1", "port": 1, "secret": "", "word": [3, 4]}
-    assert launched({**torchrun(0, 7), "PGAS_LAUNCHED": json.dumps(ours)}) == Launched("pgas.run", 1, 5)
+    assert launched({**srun(1, 7), "PMI_RANK": "1", "PMI_SIZE": "2"}, []) == Launched("srun", 1, 2)  # srun --mpi=pmi2
+    assert launched({**srun(1, 7), "PMIX_RANK": "1"}, []) == Launched("srun", 1, 2)  # srun --mpi=pmix
     assert launched({**torchrun(0, 7), "RANK": "\N{SUPERSCRIPT TWO}"}) is None
+    ours = {"rank": 1, "size": 5, "host": "127.0.0.1", "port": 1, "secret": "", "word": [3, 4]}
     for text in ("soon", "[" * 100_000, "7", json.dumps(ours | {"rank": 5}), json.dumps(ours | {"secret": "soon"})):
         with pytest.raises(ValueError, match=r"^PGAS_LAUNCHED: only python -m pgas.run may set it, for its PEs$"):
             launched({"PGAS_LAUNCHED": text})
     assert launched({"RANK": "1", "WORLD_SIZE": "2"}) is None  # another program's variables
     assert launched({"SLURM_PROCID": "0", "SLURM_JOB_ID": "9"}) is None  # a batch script
+
+
+TORCH = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "7"}
+OF_FOUR = TORCH | {"RANK": "3", "WORLD_SIZE": "4"}
+PMI = {"PMI_RANK": "1", "PMI_SIZE": "2"}
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}
+SHELL = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_JOB_ID": "9", "SLURM_STEP_ID": "0"}
+STEP = SHELL | {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}
+RUN = {"PGAS_LAUNCHED": json.dumps({"rank": 1, "size": 5, "host": "", "port": 1, "secret": "", "word": [3, 4], "launcher": 1})}
+
+
+@pytest.mark.parametrize(
+    ("lines", "winner"),
+    [
+        # The process and its ancestors: the program, and the variables with which it was started. The last process has pid 1.
+        (["python", TORCH | PMI, "hydra_pmi_proxy", TORCH, "mpirun", TORCH, "bash", {}], ("mpirun", 1, 2)),
+        (["python", TORCH | PMI, "sh", TORCH | PMI, "hydra_pmi_proxy", TORCH], ("mpirun", 1, 2)),
+        (["python", TORCH | OPEN_MPI | PMI, "mpirun", TORCH | PMI, "bash", PMI], ("mpirun", 0, 2)),
+        (["python", TORCH | OPEN_MPI, "prted", TORCH, "slurmstepd", {}], ("mpirun", 0, 2)),
+        (["python", STEP | OPEN_MPI, "orted", STEP, "slurmstepd", {}], ("mpirun", 0, 2)),  # srun started mpirun's daemon
+        (["python", STEP | TORCH, "slurmstepd", {}], ("srun", 1, 2)),
+        (["python", STEP | TORCH | PMI, "slurmstepd", TORCH], ("srun", 1, 2)),  # srun --mpi=pmi2
+        (["python", SHELL | PMI, "hydra_pmi_proxy", SHELL, "mpirun", SHELL, "bash", SHELL, "slurmstepd", {}], ("mpirun", 1, 2)),
+        (["python", STEP | OF_FOUR, "torchrun", STEP, "slurmstepd", {}], ("torchrun", 3, 4)),
+        (["python", STEP | OF_FOUR, "torch.distributed.run", STEP | TORCH, "slurmstepd", TORCH], ("torchrun", 3, 4)),
+        (["python", RUN | PMI | SHELL, "bash", RUN | PMI | SHELL, "pgas.run", PMI | SHELL], ("pgas.run", 1, 5)),
+        (["python", RUN | TORCH, "bash", RUN, "pgas.run", {}], ("pgas.run", 1, 5)),
+        (["python", RUN | PMI, "hydra_pmi_proxy", RUN, "mpirun", RUN, "python", RUN, "pgas.run", {}], ("mpirun", 1, 2)),
+        # Launchers that are not known by name, such as torch.multiprocessing.spawn().
+        (["python", SHELL | OF_FOUR, "python", SHELL, "bash", SHELL, "slurmstepd", {}], ("torchrun", 3, 4)),
+        (["python", SHELL, "python", SHELL, "bash", SHELL, "slurmstepd", {}, OF_FOUR], ("torchrun", 3, 4)),
+        (["python", TORCH | PMI, "launcher", TORCH, "bash", {}], ("mpirun", 1, 2)),
+        (["python", OF_FOUR | TORCH | PMI | {"RANK": "1", "WORLD_SIZE": "2"}, "sh", PMI, "hydra_pmi_proxy", {}], ("torchrun", 1, 2)),
+        # It cannot be told.
+        (["python", TORCH | PMI, "bash", {}], None),
+        (["python", TORCH | PMI, "sh", PMI, "hydra_pmi_proxy", {}], None),
+        (["python", PMI, "hydra_pmi_proxy", {}, TORCH | PMI], ("mpirun", 1, 2)),
+        (["python", PMI, "sh", PMI, "hydra_pmi_proxy", {}, TORCH], None),
+    ],
+)  # fmt: skip
+def test_launcher_among_several(lines, winner):
+    own = lines.pop() if len(lines) % 2 else {}
+    pairs = list(zip(lines[::2], lines[1::2], strict=True))
+    ancestors = [process(name, pid=pid, **variables) for pid, (name, variables) in zip(range(len(pairs), 0, -1), pairs, strict=True)]
+    environment = lines[1] | own
+    if winner is not None:
+        assert launched(environment, ancestors) == Launched(*winner)
+        return
+    with pytest.raises(ValueError, match="contradict") as refused:
+        launched(environment, ancestors)
+    assert str(refused.value) == (
+        "RANK=0 and WORLD_SIZE=1 of torchrun contradict PMI_RANK=1 and PMI_SIZE=2 of mpirun, and it is unknown which of them started this "
+        "process; unset the variables of the launcher that did not"
+    )
+
+
+def test_launchers_that_contradict_each_other(monkeypatch, capsys):
+    """init raises the error; a command prints it."""
+    monkeypatch.setattr(launcher, "lineage", list)
+    for name, value in (TORCH | PMI).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=r"^pgas\.init: RANK=0 and WORLD_SIZE=1 of torchrun contradict "):
+        pgas.init()
+    with pytest.raises(SystemExit) as ended:
+        Parser(prog="pgas info").parse_args([])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("pgas info: error: RANK=0 and WORLD_SIZE=1 of torchrun contradict ")
+
+
+def test_programs_of_ancestors():
+    """The name of a script or module that Python runs; Slurm's daemon writes the step into its name."""
+    for arguments, names in (
+        ("/usr/bin/python3\0-X\0dev\0-u\0/opt/bin/torchrun\0--nnodes\0", {"python3", "torchrun"}),
+        ("python\0-m\0torch.distributed.run\0x.py\0", {"python", "torch.distributed.run"}),
+        ("python\0-c\0torchrun\0", {"python"}),
+        ("slurmstepd: [12.0]\0", {"slurmstepd"}),
+        ("/opt/bin/mpirun\0-n\0" + "2\0", {"mpirun"}),
+        ("python\0", {"python", ""}), ("", {""}),
+    ):  # fmt: skip
+        assert set(ancestors._programs(arguments.split("\0"))) == names
+    me, parent = ancestors.lineage()[:2]
+    assert (me.pid, parent.pid) == (os.getpid(), os.getppid())
+    assert any(name.startswith("python") for name in me.programs)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pgas.base import liveness
+from pgas.base.ancestors import lineage
 from pgas.base.launcher import launched_rank
 
 
@@ -29,8 +30,8 @@ def siblings(launcher: int) -> dict[int, int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):  # It is gone, another user's, or has variables that are not a launcher's.
             if liveness.parent(int(folder.name)) == launcher:
-                environment = (folder / "environ").read_text(errors="replace").split("\0")
-                if (rank := launched_rank(dict(entry.partition("=")[::2] for entry in environment))) is not None:
+                ancestors = lineage(int(folder.name))
+                if (rank := launched_rank(ancestors[0].environment, ancestors)) is not None:
                     found[rank] = int(folder.name)
     return found
 

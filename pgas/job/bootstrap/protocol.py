@@ -94,7 +94,7 @@ class SingleBootstrap:
 def find(comm: Any = None, given: "rendezvous.Given | None" = None) -> Bootstrap:
     """Return the bootstrap of this process.
 
-    The arguments decide first, then the variables of pgas.run, torchrun, srun, or MPI. Without any of these, it is a job of one PE.
+    The arguments decide first, then the launcher that started this process. Without any of these, it is a job of one PE.
 
     Args:
         comm: an mpi4py communicator.
@@ -102,6 +102,7 @@ def find(comm: Any = None, given: "rendezvous.Given | None" = None) -> Bootstrap
 
     Raises:
         BootstrapError: if the others cannot be reached, or a PE started this process; the message gives the reason.
+        ValueError: if variables of several launchers contradict each other.
     """
     if comm is not None:
         return MPIBootstrap(comm)
@@ -113,7 +114,7 @@ def find(comm: Any = None, given: "rendezvous.Given | None" = None) -> Bootstrap
             'launcher may call pgas.init() (a worker of multiprocessing imports the program: put the call under if __name__ == "__main__")'
         )
     started = launched()
-    if started is None:
+    if started is None or (started.launcher, started.size) == ("pgas.run", 1):
         return SingleBootstrap()
     return world(started) if started.launcher == "mpirun" else rendezvous.of(started)
 

@@ -131,4 +131,4 @@ class FailureDetector:
 def _inherited_word() -> LastWord | None:
     """Return the node's LastWord if ``python -m pgas.run`` made it, because that process also prints."""
     values = read_launched(os.environ.get(LAUNCHED, ""))
-    return LastWord(inherited=tuple(values["word"])) if values else None
+    return LastWord(inherited=tuple(values["word"])) if values.get("word") else None
