@@ -26,6 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pgas.base import interpreter
 from pgas.base.arguments import Parser, output_file, size_flag
 from pgas.base.config import size_text
 from pgas.base.output import outlive_reader
@@ -75,7 +76,7 @@ def steps(measurements: Mapping[str, str], machine: str, seconds: float) -> Iter
     for name, line in measurements.items():
         test, *flags = line.split()
         output = str(RESULTS.absolute() / f"{name}-{machine}.json")
-        yield Step(name, [*jobs.mpirun(2), sys.executable, "-m", f"pgas.perftests.{test}", *flags, "--json", output], seconds)
+        yield Step(name, [*jobs.mpirun(2), *interpreter.command(f"pgas.perftests.{test}", *flags, "--json", output)], seconds)
 
 
 def compared(runs: Iterable[Mapping[str, Any]], reference: Mapping[str, Any]) -> Iterator[str]:
@@ -206,7 +207,7 @@ def _measured_collectives(names: list[str], folder: str | None) -> tuple[list[Pa
     files, failed = [], []
     for npes in sorted({2, max(2, len(names))}):
         path = RESULTS.absolute() / f"coll_compare-{jobs.machine_name(names, npes)}.json"
-        command = [*jobs.mpirun(npes), sys.executable, "-m", "pgas.perftests.coll_compare", "--json", str(path)]
+        command = [*jobs.mpirun(npes), *interpreter.command("pgas.perftests.coll_compare", "--json", str(path))]
         path.unlink(missing_ok=True)
         if not jobs.run(command, 400):
             failed.append(path.stem)

@@ -3,6 +3,12 @@
 Start with README.md. ``__all__`` is the stable API.
 """
 
+import sys as _sys
+
+# A command of pgas must not import modules of the working folder, which ``python -m`` searches first.
+if _sys.argv[:1] == ["-m"] and _sys.orig_argv[-len(_sys.argv)].removeprefix("-m").partition(".")[0] == "pgas" and not _sys.flags.safe_path:
+    del _sys.path[0]
+
 from pgas.base import launcher as _launcher
 from pgas.base.version import __version__ as __version__
 

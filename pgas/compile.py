@@ -25,7 +25,7 @@ import numpy as np
 
 import pgas
 from pgas.api.jit import Kernel
-from pgas.base import config, model
+from pgas.base import config, interpreter, model
 from pgas.base.arguments import Parser, input_file, one_of, within
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import PgasError
@@ -60,7 +60,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the program and print the table. Returns 1 if a kernel cannot be compiled, or if the program launches none."""
     if SIMULATOR:  # In this process, numba.cuda has already chosen the simulator.
-        command = [sys.executable, "-m", "pgas", *sys.argv[1:]]
+        command = interpreter.command("pgas", *sys.argv[1:])
         return subprocess.run(command, env=os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}, check=False).returncode
     from pgas.job.gpu_verdicts import missing
 

@@ -167,7 +167,7 @@ for device in cuda.list_devices():
     found = device.{attribute}
     print(found if isinstance(found, str) else found.decode())
 """
-    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    listed = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
     return listed.stdout.splitlines() if listed.returncode == 0 else []
 
 

@@ -13,6 +13,7 @@ import sys
 import threading
 from typing import Any
 
+from pgas.base import interpreter
 from pgas.base.launcher import launched_rank
 from pgas.kernels import window
 from pgas.sim import transfer
@@ -67,7 +68,7 @@ class GPUCompiler:
             return "", f"{type(error).__name__}: {error}"
         if self._process is None:
             environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}
-            command = [sys.executable, "-m", "pgas.job.gpu_verdicts"]
+            command = interpreter.command("pgas.job.gpu_verdicts")
             # It has a session of its own, because Ctrl-C on a terminal is for the PE. It ends when its pipe does.
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True

@@ -1,20 +1,18 @@
 """A PE's side of the software NIC: starting it, connecting to it, and using it as an Adapter."""
 
 import contextlib
-import inspect
 import json
 import os
 import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pgas.base import credentials
+from pgas.base import credentials, interpreter
 from pgas.base.backend import for_children
 from pgas.base.errors import TransportError
 from pgas.base.liveness import described
@@ -88,15 +86,13 @@ def start(
         TransportError: the software NIC did not start; the text has the reason.
     """
     ours, theirs = socket.socketpair()
-    root = str(Path(inspect.getfile(TransportError)).parent.parent)  # directory of pgas
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
-    environment = {**os.environ, **for_children(), "PGAS_ENGINE": engine, "PYTHONPATH": path}
+    environment = {**os.environ, **for_children(), "PGAS_ENGINE": engine}
     if percent:
         environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percent)
     options = ["--control", str(theirs.fileno()), "--parent", str(os.getpid()), "--pes", str(n_pes), "--trace", trace, "--faults", faults]
     options += ["--engine", engine, "--device", str(device), "--sms", str(sms), *(["--on-host"] if on_host else [])]
     options += ["--mops", str(mops), "--gbps", str(gbps)]
-    command = [sys.executable, "-m", "pgas.transports.softhca.process", *options]
+    command = interpreter.command("pgas.transports.softhca.process", *options)
     with _deaf():
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
     theirs.close()
