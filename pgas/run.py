@@ -36,12 +36,12 @@ from pgas.base.text import printable
 from pgas.base.waits import say
 from pgas.job.bootstrap.protocol import exchange
 from pgas.job.bootstrap.rendezvous import job_secret, outward
-from pgas.job.bootstrap.store import Store
-from pgas.job.bootstrap.store_messages import Address
+from pgas.job.bootstrap.store import News, Store
+from pgas.job.bootstrap.store_messages import LAUNCHERS, Address
 from pgas.job.bootstrap.store_server import StoreServer
 
-#: Seconds for PEs to end by themselves after one has failed or after Ctrl-C, and seconds after SIGTERM.
-_GRACE_S, _TERM_S = 6.0, 2.0
+#: Seconds for PEs to end by themselves after one has failed or after Ctrl-C, after news of another node, and seconds after SIGTERM.
+_GRACE_S, _NEWS_GRACE_S, _TERM_S = 6.0, 4.0, 2.0
 
 _INTERRUPTED = 128 + signal.SIGINT
 
@@ -179,7 +179,11 @@ def _run(asked: argparse.Namespace, command: list[str], ending: contextlib.ExitS
         if signal.getsignal(number) != signal.SIG_IGN:  # Because nohup ignores SIGHUP.
             signal.signal(number, lambda received, _: asked_to_end.append(received))
     starting = (_start(command, rank, told, word, lines, guard) for rank in range(first, first + asked.n))
-    return _watch(pes, starting, lines, word, launchers, asked_to_end)
+    try:
+        return _watch(pes, starting, lines, word, launchers, asked_to_end)
+    except (_NoProgram, BootstrapError) as error:
+        launchers.say_fate(first + len(pes), 0, f"was not started: {error}"[:1024], getattr(error, "status", 1))
+        raise
 
 
 class _Guard:
@@ -213,19 +217,20 @@ class _Guard:
         os.close(self._pids)
 
 
-def _meet(asked: argparse.Namespace, ending: contextlib.ExitStack) -> tuple[Address, int, int, Store | None]:
-    """Return the job's store, this node's first rank, the number of PEs, and the exchange between the nodes' launchers."""
+def _meet(asked: argparse.Namespace, ending: contextlib.ExitStack) -> tuple[Address, int, int, Store]:
+    """Return the job's store, this node's first rank, the number of PEs, and the connection to the store, and thus to other launchers."""
     if asked.nnodes == 1:
-        server = StoreServer(asked.host, 0, secrets.token_bytes(32))
-        ending.callback(server.close)
-        return server.address, 0, asked.n, None
-    address = Address(outward(asked.host), asked.port, job_secret(f"pgas.run {asked.host}:{asked.port}"))
+        address = Address(asked.host, 0, secrets.token_bytes(32))
+    else:
+        address = Address(outward(asked.host), asked.port, job_secret(f"pgas.run {asked.host}:{asked.port}"))
     if asked.node_rank == 0:
         server = StoreServer(address.host, address.port, address.secret)
+        address = server.address
         ending.callback(server.close)
-        ending.callback(server.drain)
-    launchers = Store(address, asked.node_rank, asked.nnodes, "launchers", config.read("PGAS_TIMEOUT"))
-    ending.callback(launchers.close)
+        if asked.nnodes > 1:
+            ending.push(functools.partial(_drain, server))
+    launchers = Store(address, asked.node_rank, asked.nnodes, LAUNCHERS, config.read("PGAS_TIMEOUT"))
+    ending.push(functools.partial(_leave, launchers))
     late = time.monotonic() + config.read("PGAS_TIMEOUT")
 
     def give_up() -> None:
@@ -237,6 +242,20 @@ def _meet(asked: argparse.Namespace, ending: contextlib.ExitStack) -> tuple[Addr
     if sum(counts) > MAX_PES:
         raise BootstrapError(f"the nodes start {' + '.join(map(str, counts))} PEs, but a job has at most {MAX_PES}")
     return address, sum(counts[: asked.node_rank]), sum(counts), launchers
+
+
+def _drain(server: StoreServer, kind: type[BaseException] | None, *_: object) -> None:
+    """Let the other nodes' processes leave the store. Without an exception, the other launchers go on without it."""
+    server.in_order = kind is None
+    server.drain()
+
+
+def _leave(launchers: Store, kind: type[BaseException] | None, *_: object) -> None:
+    """Leave the other launchers; after an exception without BYE, so that they end their PEs."""
+    if kind is None:
+        launchers.close()
+    else:
+        launchers.forget()
 
 
 def _start(command: list[str], rank: int, told: dict[str, Any], word: LastWord, lines: selectors.BaseSelector, guard: _Guard) -> _PE:
@@ -292,7 +311,7 @@ class _Lines:
 
 
 def _watch(
-    pes: list[_PE], starting: Iterator[_PE], lines: selectors.BaseSelector, word: LastWord, launchers: Store | None, asked_to_end: list[int]
+    pes: list[_PE], starting: Iterator[_PE], lines: selectors.BaseSelector, word: LastWord, launchers: Store, asked_to_end: list[int]
 ) -> int:
     """Start PEs in batches, and pass on their output until all have ended. End them if one fails, and on a signal.
 
@@ -301,31 +320,45 @@ def _watch(
         starting: iterator that starts one PE after another.
         lines: selector of the PEs' pipes.
         word: the right to print why the job ends.
-        launchers: exchange between the nodes' launchers.
+        launchers: connection to the other nodes' launchers.
         asked_to_end: list to which the handler adds signals.
     """
     status: int | None = None
     reason = ""
     deadline, signals = float("inf"), iter((signal.SIGTERM, signal.SIGKILL))
     running: list[_PE] = []
-    more = True
+    more = listening = True
+    news: News | None = None  # Why the job ends, if it began on another node.
     while more or running or lines.get_map():
         if more:
             batch = len(pes)
-            for pe in itertools.islice(starting, 0 if status is not None or asked_to_end else _BATCH):
+            for pe in itertools.islice(starting, 0 if reason or asked_to_end else _BATCH):
                 pes.append(pe)
                 running.append(pe)
             more = len(pes) > batch
         _pass_on(lines, 0 if more else 0.05)
         for pe, code in [(pe, code) for pe in running if (code := pe.ended()) is not None]:
             running.remove(pe)
-            if code and status is None:
-                how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
-                status, deadline = (128 - code if code < 0 else code), time.monotonic() + _GRACE_S
-                if launchers is not None:
-                    status = launchers.say_fate(pe.rank, how, status)
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+            own = 128 - code if code < 0 else code
+            if status is not None:
+                continue
+            first = launchers.say_fate(pe.rank, pe.process.pid, how, own)
+            if own:
+                status = first if news is None else news.status
+            if own and not reason:
+                deadline = time.monotonic() + _GRACE_S
                 time.sleep(0.2)  # The PE's own watcher, which prints the same, must have time to print first.
                 reason = f"{pe.name} {how}" + (": the job cannot continue" if code < 0 else ", ending the job")
+                word.say(functools.partial(say, reason))
+        if listening and (heard := launchers.news()) is not None:
+            listening = bool(heard.why)
+            if heard.why and not reason:
+                news = heard
+                status = news.status if more else status  # Some PEs will not be started.
+                deadline = time.monotonic() + _NEWS_GRACE_S
+                time.sleep(0.2)
+                reason = f"{news.why}: the job cannot continue"
                 word.say(functools.partial(say, reason))
         if asked_to_end:
             received = asked_to_end.pop()

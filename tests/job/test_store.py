@@ -169,13 +169,58 @@ def test_a_forked_child_keeps_nothing_open(pes, server):
 @pytest.mark.parametrize("group", ["job 1", "job 2"])
 def test_a_launcher_reports_how_a_rank_ended(server, group):
     launcher, first, second = enter(server, 0, 1, "launchers"), enter(server, 0, 2, group), enter(server, 1, 2, group)
-    assert launcher.say_fate(1, "was killed by signal 9", 137) == 137
-    assert launcher.say_fate(0, "ended with status 1", 1) == 137  # the status of the first
+    assert launcher.say_fate(1, 77, "was killed by signal 9", 137) == 137
+    assert launcher.say_fate(0, 78, "ended with status 1", 1) == 137  # the status of the first
     second.forget()
     refused = together(lambda: first.allgather(b"", nothing))[0]
     assert "was killed by signal 9" in str(refused)
     for member in (launcher, first):
         member.close()
+
+
+@pytest.mark.parametrize("comes", ["before", "after"])
+@pytest.mark.parametrize(("how", "status"), [("ended with status 0", 0), ("was killed by signal 9", 137)])
+def test_a_rank_that_ends_before_it_joins(server, comes, how, status):
+    """Ranks that wait for it, or come later, get an error. So do the launchers. A rank that has left in good order is not missed."""
+    launchers = [enter(server, node, 2, "launchers") for node in range(2)]
+    done = [enter(server, rank, 2) for rank in range(2)]
+    for pe in done:
+        pe.close()
+    first = enter(server, 0, 2, "job 2") if comes == "before" else None
+    launchers[1].say_fate(1, 77, how, status)
+    first = first or enter(server, 0, 2, "job 2")
+    gone = f"PE 1 (process 77 on {os.uname().nodename}) {how}"
+    assert str(together(lambda: first.allgather(b"", nothing))[0]) == f"{gone} without calling pgas.init(): the job cannot continue"
+    wanted = gone + ("" if status else " without calling pgas.init()")
+    assert [heard(launcher) for launcher in launchers] == [(wanted, status or 1)] * 2
+    for each in (*launchers, first):
+        each.close()
+
+
+def heard(launcher):
+    """Return the first news of a launcher."""
+    deadline = time.monotonic() + 10
+    while (news := launcher.news()) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return news
+
+
+def test_launchers_that_end(server):
+    """One without BYE, one that is silent, and the store: in good order or not."""
+    address, here = Address("127.0.0.1", server.address.port, SECRET), os.uname().nodename
+    first, silent, gone = (Store(address, node, 3, "launchers", patience) for node, patience in enumerate((5.0, 0.2, 5.0)))
+    gone.forget()
+    assert heard(first) == (f"the launcher of node 2 (process {os.getpid()} on {here}) ended", 1)
+    began = time.monotonic()
+    how = "is unreachable at 127.0.0.1: nothing has come from it for 0.2 s (PGAS_TIMEOUT)"
+    assert heard(first) == (f"the launcher of node 1 (process {os.getpid()} on {here}) {how}", 1)
+    assert time.monotonic() - began < 5
+    server.in_order = True
+    server.close()
+    assert heard(first) == ("", 0)
+    assert heard(first) == (f"the store at 127.0.0.1:{server.address.port} is gone: the process that served it has ended", 1)
+    for each in (first, silent):
+        each.forget()
 
 
 def test_an_orderly_leave_is_no_death(pes):

@@ -47,9 +47,13 @@ with pgas.init():
 """
 
 
-def command(folder, *options):
+#: PEs that have not called pgas.init() yet.
+BEFORE = "import time\nprint('begun', flush=True)\ntime.sleep(100)\n"
+
+
+def command(folder, *options, text=PROGRAM):
     """Return the command that starts two PEs."""
-    (folder / "program.py").write_text(PROGRAM)
+    (folder / "program.py").write_text(text)
     return [sys.executable, "-m", "pgas.run", "-n", "2", *options, str(folder / "program.py")]
 
 
@@ -82,18 +86,20 @@ date +%s > over
 """
 
 
-def test_a_cut_network(tmp_path):
+@pytest.mark.parametrize("text", [PROGRAM, pytest.param(BEFORE, marks=pytest.mark.slow)], ids=["in a job", "before init"])
+def test_a_cut_network(tmp_path, text):
     """Between two machines: on both, PEs that wait and PEs that compute end, and say who is unreachable, and where."""
     if subprocess.run(["unshare", "--map-root-user", "--net", "true"], check=False).returncode:
         pytest.skip("capability missing: network namespaces")
     shared = ("--nnodes", "2", "--master", "10.0.0.1:29400", "--node-rank")
-    first, second = (shlex.join(command(tmp_path, *shared, rank)) for rank in "01")
+    first, second = (shlex.join(command(tmp_path, *shared, rank, text=text)) for rank in "01")
     script = MACHINES.replace("FIRST", first).replace("SECOND", second)
     subprocess.run(["unshare", "--map-root-user", "--net", "sh", "-c", script], cwd=tmp_path, env=environment(), timeout=200, check=False)
     here, there = ((tmp_path / name).read_text() for name in ("first", "second"))
     assert (tmp_path / "status").read_text().split() == ["1", "1"], here + there
     assert int((tmp_path / "over").read_text()) - int((tmp_path / "cut").read_text()) < LIMIT_S, here + there
-    assert re.search(r"PE [23] \(process \d+ on \S+\) is unreachable at 10\.0\.0\.2 \(.+\): the job cannot continue\n", here), here
+    gone = r"(PE [23]|the launcher of node 1) \(process \d+ on \S+\) is unreachable at 10\.0\.0\.2( \(.+\)|: nothing has come .*)"
+    assert re.search(rf"{gone}: the job cannot continue\n", here), here
     assert re.search(r"the store at 10\.0\.0\.1:29400 is unreachable(: nothing has come .*| \(.+\)): the job cannot continue\n", there), (
         there
     )
@@ -114,5 +120,6 @@ def test_a_store_that_is_stopped(tmp_path):
     finally:
         launcher.send_signal(signal.SIGCONT)
         _, said = launcher.communicate(timeout=60)
-    assert re.search(r"the store at 127\.0\.0\.1:\d+ is unreachable: nothing has come from it for 2 s \(PGAS_TIMEOUT\)", said), said
+    why = rf"nothing has come from it for 2 s \(PGAS_TIMEOUT\); process {launcher.pid} on \S+, which serves it, is stopped"
+    assert re.search(rf"the store at 127\.0\.0\.1:\d+ is unreachable: {why}", said), said
     assert launcher.returncode == 1

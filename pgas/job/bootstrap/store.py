@@ -15,8 +15,9 @@ import socket
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+from pgas.base import liveness
 from pgas.base.agreement import of_another
 from pgas.base.errors import BootstrapError
 from pgas.job.bootstrap import store_messages as wire
@@ -36,6 +37,13 @@ _LOOK_S = 2.0
 _clients: "weakref.WeakSet[Store]" = weakref.WeakSet()
 
 
+class News(NamedTuple):
+    """News for a launcher."""
+
+    why: str  #: what has ended the job; "" if the store has ended in good order, so that no more news comes
+    status: int  #: exit status of the job
+
+
 class _Lost(Exception):
     """The store is gone or unreachable, or the connection to it is not authentic. The text continues a sentence about the store."""
 
@@ -43,8 +51,8 @@ class _Lost(Exception):
 class _Line:
     """A connection to a store that has admitted this process."""
 
-    def __init__(self, connection: socket.socket, channel: Channel, timeout_s: float) -> None:
-        self.socket, self._channel, self._timeout_s = connection, channel, timeout_s
+    def __init__(self, connection: socket.socket, channel: Channel, timeout_s: float, server: tuple[str, str, int]) -> None:
+        self.socket, self._channel, self._timeout_s, self._server = connection, channel, timeout_s, server
         self._kept: list[tuple[MessageKind, bytes]] = []
         connection.setblocking(False)
         wire.keep_alive(connection, timeout_s)
@@ -108,7 +116,10 @@ class _Line:
         self._silent_s += min(now - self._looked, _LOOK_S)
         self._looked = now
         if self._silent_s > self._timeout_s + wire.SLACK_S:
-            raise _Lost(f"is unreachable: nothing has come from it for {self._timeout_s:g} s (PGAS_TIMEOUT)")
+            host, node, pid = self._server
+            cause = "is stopped" if node == node_name() and liveness.state(pid) == "stopped" else "is stopped, or the network is cut"
+            silence = f"nothing has come from it for {self._timeout_s:g} s (PGAS_TIMEOUT)"
+            raise _Lost(f"is unreachable: {silence}; process {pid} on {host}, which serves it, {cause}")
         if now > self._asks:
             self._asks = now + self._pause_s
             self.put(MessageKind.PING)
@@ -192,7 +203,7 @@ class Store:
                 raise _NotOurs(*wire.unpack(*taken))
             if taken[0] != MessageKind.WELCOME:
                 raise _NotOurs(f"it answered {taken[0].name}")
-            return _Line(connection, channel, self._timeout_s)
+            return _Line(connection, channel, self._timeout_s, wire.unpack(*taken))  # type: ignore[arg-type]
         except Forged:
             connection.close()
             raise _NotOurs("the secrets differ: this store belongs to another job or was started with a different PGAS_SECRET") from None
@@ -274,9 +285,9 @@ class Store:
                 if taken[0] == MessageKind.REFUSED:
                     return self.place, f"refuses a message of rank {self.rank}: {wire.unpack(*taken)[0]}"
                 if taken[0] == MessageKind.NEWS:
-                    rank, host, node, pid, how = wire.unpack(*taken)
+                    who, host, node, pid, how, _ = wire.unpack(*taken)
                     if node != node_name():
-                        return f"PE {rank} (process {pid} on {host})", how
+                        return f"{who} (process {pid} on {host})", how
         except (_Lost, Malformed) as error:
             return self.place, str(error)
         return None
@@ -287,16 +298,36 @@ class Store:
             self._calls.put(MessageKind.LEAVE, why[: wire.TEXT_MAX])
             self._calls.flush()
 
-    def say_fate(self, rank: int, how: str, status: int) -> int:
-        """Report to the store how a PE of this launcher has failed. Return the exit status of the first PE that failed on any node.
+    def say_fate(self, rank: int, pid: int, how: str, status: int) -> int:
+        """Report to the store how a PE of this launcher has ended. Return the exit status of the first PE that failed on any node, or 0.
+
+        For a PE that ended with 0, this function does not wait for an answer.
 
         Args:
             rank: the PE's rank in its own group.
             how: text that describes how it ended.
             status: its exit status, which is also the result if the store does not answer.
         """
-        first = self._ask(MessageKind.FIRST, MessageKind.FATE, rank, how, status)
+        if not status:
+            self._calls.put(MessageKind.FATE, rank, pid, how, status)
+            self._calls.flush()
+            return 0
+        first = self._ask(MessageKind.FIRST, MessageKind.FATE, rank, pid, how, status)
         return status if first is None else int(first)
+
+    def news(self) -> News | None:
+        """Return what has come to this launcher, or None. It must be called every second, because it also shows the store that it lives."""
+        try:
+            self._news.wait(0)
+            while (taken := self._news.take()) is not None:
+                if taken[0] == MessageKind.CLOSED:
+                    return News("", 0)
+                if taken[0] == MessageKind.NEWS:
+                    who, host, _, pid, how, status = wire.unpack(*taken)
+                    return News(f"{who} (process {pid} on {host}) {how}", status or 1)
+        except (_Lost, Malformed) as error:
+            return News(f"{self.place} {error}", 1)
+        return None
 
     def is_of(self, comm: Any) -> bool:
         """Whether job and comm both consist of only this process. Other communicators cannot be compared with a store's job."""

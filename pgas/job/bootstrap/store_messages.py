@@ -21,7 +21,10 @@
 
 4.  A client that waits for the server sends PING from time to time, and the server answers PONG. If nothing comes for PGAS_TIMEOUT, the
     server is unreachable. The server detects by TCP whether a client's node is reachable (keep_alive()), so that a PE that is stopped, or
-    busy in code that keeps the GIL, does not count as unreachable.
+    busy in code that keeps the GIL, does not count as unreachable. A launcher always sends PINGs, and is unreachable without them.
+
+5.  The launchers of pgas.run are the group LAUNCHERS. Each sends FATE for every PE that has ended. If a PE failed, or ended before it
+    joined a group of PEs that others have joined, the server sends NEWS to the launchers, and LEFT and NEWS to that group.
 
 Messages are authenticated, not encrypted.
 """
@@ -36,9 +39,10 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from pgas.base import plain
+from pgas.base.launcher import MAX_PES
 
 #: First bytes of a connection, from the server; the version of this protocol is the number.
-MAGIC, NONCE = b"pgas store 2\n", 32
+MAGIC, NONCE = b"pgas store 3\n", 32
 
 _HEADER, _NUMBER, _LENGTH, _TAG = struct.Struct("<BxxxI"), struct.Struct("<Q"), struct.Struct("<I"), 32
 
@@ -46,7 +50,10 @@ _HEADER, _NUMBER, _LENGTH, _TAG = struct.Struct("<BxxxI"), struct.Struct("<Q"), 
 HELLO_MAX, BODY_MAX, EXCHANGE_MAX = 4096, 1 << 16, 1 << 28
 
 #: Maximum number of ranks of a group.
-SIZE_MAX = 1 << 16
+SIZE_MAX = MAX_PES
+
+#: The group of the launchers.
+LAUNCHERS = "launchers"
 
 #: Maximum characters of a reason.
 TEXT_MAX = 1 << 12
@@ -65,7 +72,7 @@ class MessageKind(IntEnum):
     GATHER = 2  #: this rank's part of an exchange
     MISSING = 3  #: a query for the ranks that have not sent their part
     LEAVE = 4  #: this rank leaves all further exchanges
-    FATE = 5  #: how a rank of the other groups ended, from its launcher
+    FATE = 5  #: how a PE ended, from its launcher
     BYE = 6
     PING = 7
     WELCOME = 32
@@ -73,9 +80,10 @@ class MessageKind(IntEnum):
     GATHERED = 34  #: the parts of all ranks: the length of each (4 bytes), the parts
     ABSENT = 35
     LEFT = 36  #: a rank has left all further exchanges
-    NEWS = 37  #: a rank is gone
-    FIRST = 38  #: the answer to FATE: the exit status in the first FATE
+    NEWS = 37  #: a PE or a launcher is gone
+    FIRST = 38  #: the answer to FATE of a PE that failed: the exit status of the first such PE
     PONG = 39
+    CLOSED = 40  #: the server ends in good order
 
 
 class BodyField(NamedTuple):
@@ -112,12 +120,13 @@ FIELDS: dict[MessageKind, tuple[BodyField, ...]] = {
         BodyField("port", int, 1, (1 << 16) - 1),  #: the port to which the client connected
         BodyField("timeout_ms", int, 1, (1 << 31) - 1),  #: PGAS_TIMEOUT
     ),
-    MessageKind.MISSING: (), MessageKind.BYE: (), MessageKind.PING: (), MessageKind.WELCOME: (), MessageKind.PONG: (),
+    MessageKind.MISSING: (), MessageKind.BYE: (), MessageKind.PING: (), MessageKind.PONG: (), MessageKind.CLOSED: (),
+    MessageKind.WELCOME: (_HOST, _NODE, _PID),  #: the server's process
     MessageKind.LEAVE: (_WHY,), MessageKind.REFUSED: (_WHY,), MessageKind.LEFT: (_WHY,),
-    MessageKind.FATE: (_RANK, _HOW, _STATUS),
+    MessageKind.FATE: (_RANK, _PID, _HOW, _STATUS),
     MessageKind.FIRST: (_STATUS,),
     MessageKind.ABSENT: (BodyField("ranks", int, 0, (1 << SIZE_MAX) - 1),),  #: a bit for each rank
-    MessageKind.NEWS: (_RANK, _HOST, _NODE, _PID, _HOW),
+    MessageKind.NEWS: (BodyField("who", str, 0, 64), _HOST, _NODE, _PID, _HOW, _STATUS),
 }  # fmt: skip
 
 

@@ -10,13 +10,14 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pgas.base.errors import BootstrapError
 from pgas.base.remedies import mend
 from pgas.base.waits import say
 from pgas.job.bootstrap import store_messages as wire
-from pgas.job.bootstrap.store_messages import Address, Channel, Forged, Malformed, Message, MessageKind, Unframed
+from pgas.job.bootstrap.processes import node_name
+from pgas.job.bootstrap.store_messages import LAUNCHERS, Address, Channel, Forged, Malformed, Message, MessageKind, Unframed
 
 #: Seconds to wait for a client's HELLO, and for a launcher's FATE of a failed PE.
 _HELLO_S, _FATE_S = 10.0, 0.5
@@ -45,8 +46,24 @@ class _Connection:
         self.since = time.monotonic()
         self.group: _Group | None = None  #: None until it has proven that it knows the secret
         self.rank, self.host, self.node, self.pid, self.hears = -1, "", "", 0, False
-        self.how = "ended without pgas.finalize()"  #: its fate, if it ends without BYE
+        self.how = ""  #: its fate, if it ends without BYE and not like other clients
         self.ending = False  #: to be closed when everything is sent
+        self.heard = self.since  #: the last time when something came from it
+        self.patience_s = math.inf  #: seconds of silence until it counts as unreachable
+
+
+class _Fate(NamedTuple):
+    """How a PE ended, according to its launcher, or how a launcher ended."""
+
+    who: str
+    host: str
+    node: str
+    pid: int
+    how: str
+    status: int
+
+    def __str__(self) -> str:
+        return f"{self.who} (process {self.pid} on {self.host}) {self.how}"
 
 
 @dataclass
@@ -60,7 +77,12 @@ class _Group:
     parts: dict[int, bytes] = field(default_factory=dict)  #: parts of the exchange that is not complete, by rank
     left: str = ""  #: why a rank left all further exchanges
     gone: dict[int, tuple[float, _Connection]] = field(default_factory=dict)  #: failed ranks to report, with the latest time to do so
-    fates: dict[int, str] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)  #: ranks that have left in good order
+    told: set[int] = field(default_factory=set)  #: failed ranks that have been reported
+
+    @property
+    def of_launchers(self) -> bool:
+        return self.name == LAUNCHERS
 
 
 class StoreServer:
@@ -87,29 +109,64 @@ class StoreServer:
         self._clients: set[_Connection] = set()
         self._strangers: dict[_Connection, None] = {}  #: those that have not yet proven that they know the secret, in order of arrival
         self._listens_again, self._told = math.inf, False
-        self._first: int | None = None  #: exit status of the first PE that a launcher reported as failed
+        self._first = 0  #: exit status of the first PE that a launcher reported as failed
+        self._fates: dict[int, _Fate] = {}  #: PEs that have ended, by rank, according to their launchers
+        self.in_order = False  #: whether to tell the launchers, at the end, that it is in good order
+        self._process = socket.gethostname(), node_name(), os.getpid()
         self._thread = threading.Thread(target=self._run, name="pgas store", daemon=True)
         self._thread.start()
         _servers.add(self)
 
     def _run(self) -> None:
+        looked = time.monotonic()
         while True:
             for key, events in self._selector.select(_FATE_S):
                 if key.fileobj is self._listener:
                     self._accept()
                 elif key.fileobj == self._wakeup:
+                    if self.in_order:
+                        self._say_closed()
                     return
                 elif key.data in self._clients:
-                    self._serve(key.data, events)
+                    try:
+                        self._serve(key.data, events)
+                    except Exception as error:  # Nothing that a client sends may end the server.
+                        self._give_up(key.data, error)
             now = time.monotonic()
             for client in [c for c in self._strangers if now > c.since + _HELLO_S]:
                 self._drop(client)
             if self._listens_again < now:
                 self._listens_again = math.inf
                 self._selector.register(self._listener, selectors.EVENT_READ)
-            for group in self._groups.values():
-                for rank in [rank for rank, (due, _) in group.gone.items() if now > due or rank in group.fates]:
-                    self._tell(group, rank, group.gone.pop(rank)[1])
+            self._look_for_silence(now, now - looked)
+            looked = now
+            for group in list(self._groups.values()):
+                known = () if group.of_launchers else self._fates
+                for rank in [rank for rank, (due, _) in group.gone.items() if now > due or rank in known]:
+                    self._bury(group, rank, group.gone.pop(rank)[1])
+
+    def _look_for_silence(self, now: float, paused_s: float) -> None:
+        """Drop launchers that have been silent for too long. paused_s: seconds since the last look; this process may have been stopped."""
+        launchers = self._groups.get(LAUNCHERS)
+        for client in [] if launchers is None else list(launchers.listeners.values()):
+            client.heard += max(0.0, paused_s - 2 * _FATE_S)
+            if now > client.heard + client.patience_s:
+                silence = f"nothing has come from it for {client.patience_s - wire.SLACK_S:g} s (PGAS_TIMEOUT)"
+                how = f"is unreachable at {client.address}: {silence}"
+                for each in (client, launchers.callers.get(client.rank) if launchers else None):
+                    if each is not None:
+                        each.how = how
+                        self._drop(each)
+
+    def _give_up(self, client: _Connection, error: Exception) -> None:
+        """End a connection after an unexpected error in serving it."""
+        client.how = client.how or f"sent a message that the store cannot serve ({type(error).__name__}: {error})"
+        self._drop(client)
+
+    def _say_closed(self) -> None:
+        if (launchers := self._groups.get(LAUNCHERS)) is not None:
+            for client in list(launchers.listeners.values()):
+                self._send(client, wire.message(MessageKind.CLOSED))
 
     def _accept(self) -> None:
         try:
@@ -118,8 +175,12 @@ class StoreServer:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 self._run_out_of_files(error)
             return  # Other errors mean that the client has gone again.
-        connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:  # The client has gone again.
+            connection.close()
+            return
         client = _Connection(connection, str(address[0]))
         self._clients.add(client)
         self._strangers[client] = None
@@ -157,6 +218,7 @@ class StoreServer:
             return
         if client.ending:
             return
+        client.heard = time.monotonic()
         channel = client.channel
         channel.received += data
         if not channel.begun and len(channel.received) >= wire.NONCE:
@@ -205,14 +267,11 @@ class StoreServer:
             group.left = group.left or values[0]
             self._to_all(group, MessageKind.LEFT, group.left, but=client.rank)
         elif kind == MessageKind.FATE:
-            rank, how, status = values
-            if self._first is None:
-                self._first = status
-            self._send(client, wire.message(MessageKind.FIRST, self._first))
-            for other in self._groups.values():
-                if other is not group:
-                    other.fates[rank] = how
+            if not group.of_launchers:
+                raise Malformed("FATE is a message of launchers only")
+            self._hear_fate(client, *values)
         else:  # This is BYE.
+            group.done.add(client.rank)
             for members in (group.callers, group.listeners):
                 members.pop(client.rank, None)
             if not group.callers and not group.left:  # Otherwise, the group stays, for ranks that come later.
@@ -242,7 +301,10 @@ class StoreServer:
                 del group.gone[rank]  # That was its earlier connection, on which it had waited too long for WELCOME.
             self._strangers.pop(client)
             wire.keep_alive(client.socket, timeout_ms / 1000)
-            self._send(client, wire.message(MessageKind.WELCOME))
+            if hears and group.of_launchers:
+                client.patience_s = timeout_ms / 1000 + wire.SLACK_S
+            self._send(client, wire.message(MessageKind.WELCOME, *self._process))
+            self._look_for_absent(group)
 
     def _refuse(self, client: _Connection, why: str) -> None:
         client.ending = True
@@ -269,12 +331,49 @@ class StoreServer:
             if rank != but:
                 self._send(client, sent)
 
-    def _tell(self, group: _Group, rank: int, client: _Connection) -> None:
-        how = group.fates.get(rank, client.how)
+    def _hear_fate(self, client: _Connection, rank: int, pid: int, how: str, status: int) -> None:
+        """Note how a PE of a launcher has ended, and tell it to everybody who waits, or will wait, for this PE."""
+        if status:
+            self._first = self._first or status
+            self._send(client, wire.message(MessageKind.FIRST, self._first))
+        fate = self._fates[rank] = _Fate(f"PE {rank}", client.host, client.node, pid, how, status)
+        if status:
+            self._tell_launchers(fate)
+        for group in list(self._groups.values()):
+            self._look_for_absent(group)
+
+    def _look_for_absent(self, group: _Group) -> None:
+        """Report PEs that ended before they joined a group that others have joined."""
+        if group.of_launchers or not group.callers:
+            return
+        for rank, fate in self._fates.items():
+            if rank < group.size and not (rank in group.callers or rank in group.gone or rank in group.done or rank in group.told):
+                self._tell(group, rank, fate._replace(how=f"{fate.how} without calling pgas.init()"))
+
+    def _bury(self, group: _Group, rank: int, client: _Connection) -> None:
+        """Report a rank that has gone without BYE."""
+        if group.of_launchers:
+            self._tell(group, rank, _Fate(f"the launcher of node {rank}", client.host, client.node, client.pid, client.how or "ended", 1))
+            return
+        fate = self._fates.get(rank)
+        how = client.how or "ended without pgas.finalize()"
+        if fate is not None:
+            how = fate.how if fate.status else f"{fate.how} without pgas.finalize()"
+        self._tell(group, rank, _Fate(f"PE {rank}", client.host, client.node, client.pid, how, fate.status if fate else 0))
+
+    def _tell(self, group: _Group, rank: int, fate: _Fate) -> None:
+        group.told.add(rank)
         for listener in list(group.listeners.values()):
-            self._send(listener, wire.message(MessageKind.NEWS, rank, client.host, client.node, client.pid, how))
-        group.left = group.left or f"PE {rank} (process {client.pid} on {client.host}) {how}: the job cannot continue"
+            self._send(listener, wire.message(MessageKind.NEWS, *fate))
+        group.left = group.left or f"{fate}: the job cannot continue"
         self._to_all(group, MessageKind.LEFT, group.left)
+        if not group.of_launchers:
+            self._tell_launchers(fate)
+
+    def _tell_launchers(self, fate: _Fate) -> None:
+        if (launchers := self._groups.get(LAUNCHERS)) is not None:
+            for listener in list(launchers.listeners.values()):
+                self._send(listener, wire.message(MessageKind.NEWS, *fate))
 
     def _send(self, client: _Connection, sent: Message | None = None) -> None:
         """Send a message, and what is unsent, as much as the connection accepts."""

@@ -28,8 +28,8 @@ _here: dict[int, int] = {}
 
 
 def last_word() -> LastWord | None:
-    """Return the right to report how the last job of this process ended; None before a job has formed."""
-    return _word
+    """Return the right to report how the last job of this process ended. Before a job has formed, that of pgas.run, or None."""
+    return _word or _inherited_word()
 
 
 def here() -> dict[int, int]:
