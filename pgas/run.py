@@ -45,6 +45,9 @@ _GRACE_S, _NEWS_GRACE_S, _TERM_S = 6.0, 4.0, 2.0
 
 _INTERRUPTED = 128 + signal.SIGINT
 
+#: Maximum number of bytes of a line to keep; a longer line is passed on as several.
+_LINE_MAX = 1 << 20
+
 #: Number of PEs to start before output and signals are handled again.
 _BATCH = 8
 
@@ -120,7 +123,11 @@ def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
     parser.add_argument("program", help="program")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments").required = False  # Otherwise errors name it.
     asked = parser.parse_args(arguments)
-    if asked.nnodes == 1 and (started := parents_launcher()) is not None and started.size != 1:
+    try:
+        started = parents_launcher()
+    except ValueError as error:
+        parser.error(str(error))
+    if asked.nnodes == 1 and started is not None and started.size != 1:
         parser.error(f"this command was started by {started.launcher} already: {asked.program} needs no second launcher")
     if asked.node_rank >= asked.nnodes:
         parser.error(
@@ -279,11 +286,15 @@ def _start(command: list[str], rank: int, told: dict[str, Any], word: LastWord, 
 
 
 class _Lines:
-    """Passes on a PE's output in whole lines, marked with its number. A carriage return also ends a line, for progress bars."""
+    """Passes on a PE's output in whole lines, marked with its number. A carriage return also ends a line, for progress bars.
+
+    Lines of more than _LINE_MAX bytes are divided, because this command must not keep an unlimited amount of output.
+    """
 
     def __init__(self, mark: bytes, shown: IO[bytes]) -> None:
         self._mark, self._shown = mark, shown
         self._rest: list[bytes] = []  #: Pieces, because joining them each time would take quadratic time
+        self._kept = 0  #: Number of bytes in them
         self._returned = False  #: Whether the last byte was a carriage return, which a newline may follow
 
     def add(self, data: bytes) -> None:
@@ -296,13 +307,18 @@ class _Lines:
             lines = b"".join([*self._rest, data[:end]]).splitlines(keepends=True)  # Bytes are split at \n, \r, and \r\n.
             self._write(b"".join(self._mark + line for line in lines))
             self._rest.clear()
+            self._kept = 0
         if len(data) > end:
             self._rest.append(data[end:])
+            self._kept += len(data) - end
+            if self._kept >= _LINE_MAX:
+                self.end()
 
     def end(self) -> None:
         if self._rest:
             self._write(b"".join([self._mark, *self._rest, b"\n"]))
             self._rest.clear()
+            self._kept = 0
 
     def _write(self, data: bytes) -> None:
         with contextlib.suppress(OSError, ValueError):  # The output may have lost its reader.

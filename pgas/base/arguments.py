@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from pgas.base import config
 from pgas.base.config import parse_size
 from pgas.base.launcher import launched_rank
-from pgas.base.text import host, integer, printable, real
+from pgas.base.text import integer, one_host, printable, real
 
 
 class Parser(argparse.ArgumentParser):
@@ -129,6 +129,6 @@ def host_and_port(text: str) -> tuple[str, int]:
     try:
         if not 0 < integer(port) < 1 << 16:
             raise ValueError(f"the port must be 1 to {(1 << 16) - 1}")
-        return host(name.removeprefix("[").removesuffix("]")), int(port)
+        return one_host(name.removeprefix("[").removesuffix("]")), int(port)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"'{printable(text)}' is not HOST:PORT: {error}") from None

@@ -115,7 +115,8 @@ def launched(environment: Mapping[str, str] = os.environ, ancestors: Sequence[An
         ancestors: the process and its ancestors. Default: those of this process.
 
     Raises:
-        ValueError: if PGAS_LAUNCHED is not from ``python -m pgas.run``, or launchers contradict each other.
+        ValueError: if PGAS_LAUNCHED is not from ``python -m pgas.run``, a rank or size of another launcher is not a number, or launchers
+            contradict each other. Otherwise, each process would be a job of one PE.
     """
     found = _found(environment)
     if len(found) > 1:
@@ -128,7 +129,11 @@ def _found(environment: Mapping[str, str]) -> list[_Found]:
 
     def number(name: str) -> int | None:
         value = environment.get(name, "")
-        return int(value) if re.fullmatch(r"[0-9]{1,9}", value) else None
+        if value and not re.fullmatch(r"[0-9]{1,9}", value):
+            raise ValueError(
+                f"{name}={value[:80]!a}: must be a number, which a launcher sets; unset it if no launcher started this process"
+            )
+        return int(value) if value else None
 
     def add(launched: Launched, names: Iterable[str], programs: frozenset[str]) -> None:
         found.append(_Found(launched, {name: environment.get(name, "") for name in names if name}, programs, math.inf, 0))

@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+import socket
 from collections.abc import Sequence
 
 #: Maximum number of ranges in the text of ranges().
@@ -46,6 +47,23 @@ def host(text: str) -> str:
             raise ValueError(
                 f"'{printable(text)}' is not a host: an IP address, or a name whose labels have 1 to 63 letters, digits, - or _"
             ) from None
+    return text
+
+
+def one_host(text: str) -> str:
+    """Return a host that other nodes can connect to. Raises ValueError, like host(), or if text stands for all or many addresses."""
+    try:
+        address = ipaddress.ip_address(host(text))
+    except ValueError:
+        host(text)
+        try:
+            address = ipaddress.IPv4Address(socket.inet_aton(text))  # Resolvers take 0 and 0x0 for 0.0.0.0.
+        except OSError:
+            return text
+    if (getattr(address, "ipv4_mapped", None) or address).is_unspecified or address.is_multicast:
+        raise ValueError(
+            f"'{text}' stands for {'all' if not address.is_multicast else 'many'} addresses; it must be one address or name of a node"
+        )
     return text
 
 

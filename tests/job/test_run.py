@@ -118,12 +118,12 @@ def test_the_first_pe_says_that_kernels_run_in_the_simulator(tmp_path, monkeypat
         ([b"a", b"b\nc", b"\n\nd"], [b"#ab\n", b"#c\n#\n", b"#d\n"]),
         ([b"\r10%", b"\r20%\r", b"30%\r\n"], [b"#\r", b"#10%\r#20%\r", b"#30%\r\n"]),
         ([b"a\r", b"\nb\r", b"c"], [b"#a\r", b"\n", b"#b\r", b"#c\n"]),
-        ([bytes(1 << 16)] * 1000, [b"#" + bytes(1000 << 16) + b"\n"]),
+        ([bytes(1 << 16)] * 1001, 62 * [b"#" + bytes(1 << 20) + b"\n"] + [b"#" + bytes(9 << 16) + b"\n"]),
     ],
     ids=["newlines", "carriage returns", "split ends", "a long line"],
 )
 def test_lines(pieces, shown):
-    """Lines appear as soon as they end, and a long line costs time in proportion to its length."""
+    """Lines appear as soon as they end. A long line costs time in proportion to its length, and is divided, so that memory is limited."""
     written = []
     lines = run._Lines(b"#", types.SimpleNamespace(write=written.append, flush=lambda: None))
     begun = time.monotonic()
@@ -249,6 +249,14 @@ def test_a_machine_that_does_not_come_and_a_wrong_key(tmp_path):
         (["--nnodes", "2", "--master", "here:65536", "x.py"], "the port must be 1 to 65535"),
         (["--nnodes", "2", "--master", "a..b:29400", "x.py"], "'a..b' is not a host: an IP address, or a name whose labels have 1 to 63"),
         (["--nnodes", "2", "--master", f"{'a' * 300}:29400", "x.py"], f"'{'a' * 80}...' is not a host"),
+        (
+            ["--nnodes", "2", "--master", "0.0.0.0:29400", "x.py"],
+            "'0.0.0.0' stands for all addresses; it must be one address or name of a node",
+        ),
+        (["--nnodes", "2", "--master", "[::]:29400", "x.py"], "'::' stands for all addresses; it must be one"),
+        (["--nnodes", "2", "--master", "0:29400", "x.py"], "'0' stands for all addresses; it must be one"),
+        (["--nnodes", "2", "--master", "224.0.0.1:29400", "x.py"], "'224.0.0.1' stands for many addresses; it must be one"),
+        (["--nnodes", "9999999999", "x.py"], "argument --nnodes: 9999999999 is out of range; it must be 1 to 4096"),
         (["--master", "here:29400", "x.py"], "argument --master: only jobs on several nodes have it; add --nnodes"),
         (["--node-rank", "1", "x.py"], "argument --node-rank: 1 is out of range; with --nnodes 1 it must be 0 to 0"),
         (["-n", "2"], "required: program\n"),
@@ -614,8 +622,13 @@ def test_launcher_of_a_process():
     assert launched({**srun(1, 7)}) == Launched("srun", 1, 2)
     assert launched({**srun(1, 7), "PMI_RANK": "1", "PMI_SIZE": "2"}, []) == Launched("srun", 1, 2)  # srun --mpi=pmi2
     assert launched({**srun(1, 7), "PMIX_RANK": "1"}, []) == Launched("srun", 1, 2)  # srun --mpi=pmix
-    assert launched({**torchrun(0, 7), "RANK": "\N{SUPERSCRIPT TWO}"}) is None
     ours = {"rank": 1, "size": 5, "host": "127.0.0.1", "port": 1, "secret": "", "word": [3, 4]}
+    for name, variables in (("RANK", torchrun(0, 7)), ("WORLD_SIZE", torchrun(0, 7)), ("SLURM_PROCID", srun(1, 7)), ("PMI_RANK", mpi)):
+        for text in ("x", "-1", "\N{SUPERSCRIPT TWO}", "9" * 10):
+            with pytest.raises(
+                ValueError, match=rf"^{name}={re.escape(ascii(text))}: must be a number, which a launcher sets; unset it if no launcher"
+            ):
+                launched({**variables, name: text})
     for text in ("soon", "[" * 100_000, "7", json.dumps(ours | {"rank": 5}), json.dumps(ours | {"secret": "soon"})):
         with pytest.raises(ValueError, match=r"^PGAS_LAUNCHED: only python -m pgas.run may set it, for its PEs$"):
             launched({"PGAS_LAUNCHED": text})
@@ -868,6 +881,16 @@ with pgas.init(unique_id=given, rank=rank, size=2):
 def test_arguments_of_init(arguments, words):
     with pytest.raises(ValueError, match=words):
         pgas.init(**arguments)
+
+
+def test_an_address_of_all_addresses(monkeypatch):
+    """Other nodes could not connect to it. On one node, torchrun's address is not used."""
+    for variable, own in {**torchrun(0, 77), "MASTER_ADDR": "0.0.0.0", "LOCAL_WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(variable, own)
+    with pytest.raises(BootstrapError, match=r"^MASTER_ADDR: '0\.0\.0\.0' stands for all addresses; it must be one address or name"):
+        rendezvous.of(launched())
+    with pytest.raises(ValueError, match=r"'::ffff:0\.0\.0\.0' stands for all addresses"):
+        pgas.unique_id("::ffff:0.0.0.0")
 
 
 def test_unique_ids_of_one_process(tmp_path):

@@ -410,6 +410,39 @@ def test_every_store_that_answers_refuses(server):
         Store(address, 1, 2, "job 1", 0.3)
 
 
+@pytest.mark.parametrize("ports", [1, 3])
+def test_a_stranger_that_drips_bytes(ports):
+    """It listens where the store is expected. The store behind it is found, and nobody waits longer than PGAS_TIMEOUT."""
+    with contextlib.ExitStack() as ending:
+        listener = ending.enter_context(socket.create_server(("127.0.0.1", 0)))
+        address = Address("127.0.0.1", listener.getsockname()[1], SECRET, ports)
+        ending.callback(listener.shutdown, socket.SHUT_RDWR)
+        threading.Thread(target=drip, args=(listener,), daemon=True).start()
+        began = time.monotonic()
+        if ports > 1:
+            server = StoreServer("127.0.0.1", address.port, SECRET, ports)
+            ending.callback(server.close)
+            Store(address, 0, 1, "job 1", 1.0).close()
+        else:
+            with pytest.raises(BootstrapError, match=r"rank 0 of 1 did not reach the store at .* in 1 s: (it does not answer|timed out)"):
+                Store(address, 0, 1, "job 1", 1.0)
+        assert time.monotonic() - began < 2
+
+
+def drip(listener):
+    """Send each client a greeting, one byte after the other."""
+
+    def send(client):
+        with contextlib.suppress(OSError), client:
+            for byte in store_messages.MAGIC + bytes(1000):
+                client.send(bytes([byte]))
+                time.sleep(0.05)
+
+    with contextlib.suppress(OSError):
+        while True:
+            threading.Thread(target=send, args=listener.accept()[:1], daemon=True).start()
+
+
 def test_a_stranger_that_relays_to_the_store(server):
     """It listens at another port, which a client may try first, and gets no connection of the job."""
     with socket.create_server(("127.0.0.1", 0)) as stranger:

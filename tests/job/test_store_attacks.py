@@ -356,6 +356,25 @@ def test_a_hello_that_is_repeated(member, server, monkeypatch, pid, dead):
     other.close()
 
 
+def test_a_message_that_the_store_cannot_serve(member, server, pes, monkeypatch):
+    """Whatever error it causes in the store, its sender alone is gone."""
+
+    def serve(self, *arguments, serve=StoreServer._do):
+        if arguments[1].name == "job 2" and arguments[0].rank == 0:
+            raise KeyError("rank")
+        serve(self, *arguments)
+
+    monkeypatch.setattr(StoreServer, "_do", serve)
+    first, other = member(size=2), enter(server, 1, 2, "job 2")
+    assert first.take() == ("WELCOME",)
+    first.send(MessageKind.PING)
+    assert first.take() is None
+    (error,) = together(lambda: other.allgather(b"", nothing))
+    how = "sent a message that the store cannot serve (KeyError: 'rank')"
+    assert str(error) == f"PE 0 (process 1 on h) {how}: the job cannot continue"
+    other.close()
+
+
 def test_an_exchange_that_is_too_large(server, pes, monkeypatch):
     """The PE whose part is too much gets an error."""
     members = [enter(server, rank, 2, "job 2") for rank in range(2)]

@@ -96,8 +96,8 @@ def of(launched: Launched) -> Store:
         host = _HERE if alone else outward(first_host(environment.get("SLURM_STEP_NODELIST", "")))
         return _meet(launched, _by_name(name, host))
     run, restart = environment.get("TORCHELASTIC_RUN_ID", ""), environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-    host, port = _read("MASTER_ADDR", text.host), _read("MASTER_PORT", text.integer)
     alone = environment.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"]
+    host, port = _read("MASTER_ADDR", text.host if alone else text.one_host), _read("MASTER_PORT", text.integer)
     if not alone and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and importlib.util.find_spec("torch") is not None:
         return _by_torch(launched, host, port, f"pgas {run} {restart}")
     return _meet(launched, _by_name(f"torchrun {run} {restart} {host}:{port}", _HERE if alone else outward(host)))
@@ -219,7 +219,7 @@ def _key() -> bytes:
 
 def unique_id(host: str | None = None) -> bytes:
     """Return the address and secret of a store in this process, and 16 bytes of a new job, as a unique id (pgas.unique_id)."""
-    host = outward(text.host(host)) if host else _own_host()
+    host = outward(text.one_host(host)) if host else _own_host()
     address = _serve(Address(host, 0, _secrets.setdefault(host, secrets.token_bytes(32))))
     name = address.host.encode()
     made = _MARK + address.port.to_bytes(2, "big") + address.secret + secrets.token_bytes(_OWN) + bytes([len(name)]) + name

@@ -27,6 +27,10 @@ from pgas.job.bootstrap.store_messages import Address, Channel, Forged, Malforme
 #: Seconds between attempts to reach a server that may not have started.
 _RETRY_S = 0.05
 
+#: Maximum seconds of an attempt to reach a server, and of the first attempts if there are several ports, because other programs may listen
+#: at some of them and answer slowly or not at all.
+_ATTEMPT_S, _FIRST_ATTEMPT_S = 2.0, 0.1
+
 #: Milliseconds between calls of poll() while a client waits.
 _POLL_MS = 5
 
@@ -165,11 +169,15 @@ class Store:
     def _enter(self, address: Address, *, hears: bool) -> tuple[_Line, Address]:
         """Return a connection to the store, and its address with its actual port."""
         why, answer, deadline = "", "did not reach the store at {}", time.monotonic() + self._timeout_s
+        limit_s = _ATTEMPT_S if address.ports == 1 else _FIRST_ATTEMPT_S
         while True:
             for port in range(address.port, address.port + address.ports):
                 at = Address(address.host, port, address.secret)
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 and why:
+                    break
                 try:
-                    return self._connect(at, max(0.1, min(2.0, deadline - time.monotonic())), hears=hears), at
+                    return self._connect(at, max(0.1, min(limit_s, left_s)), hears=hears), at
                 except _NotOurs as error:
                     why, answer = str(error), "found no store at {} that admitted it"
                     if address.ports == 1:
@@ -179,6 +187,7 @@ class Store:
             if time.monotonic() > deadline:
                 raise BootstrapError(f"rank {self.rank} of {self.size} {answer.format(address)} in {self._timeout_s:g} s: {why}")
             time.sleep(_RETRY_S)
+            limit_s = min(2 * limit_s, _ATTEMPT_S)
 
     def _connect(self, at: Address, seconds: float, *, hears: bool) -> _Line:
         deadline = time.monotonic() + seconds
