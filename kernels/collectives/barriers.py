@@ -5,7 +5,7 @@ from typing import Any
 
 from pgas.kernels import operation, state, window
 from pgas.kernels.collectives import far
-from pgas.kernels.collectives.call import alone, by_strategy, entering
+from pgas.kernels.collectives.call import alone, any_size, by_strategy, entering
 from pgas.kernels.collectives.strategy import Strategy
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops import operands
@@ -40,7 +40,7 @@ def of_team(plain: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
     def typing(team: Any, channel: Any = 0) -> Any:
         operands.team(name, "team", team)
         operands.integer(name, "channel", channel)
-        perform = alone(name, scope, by_strategy(_barrier(scope, completes=completes)))
+        perform = any_size(plain, scope, by_strategy(_barrier(scope, completes=completes)))
 
         def body(team, channel=0):
             c = enter(team, None, None, channel)

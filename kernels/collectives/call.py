@@ -7,8 +7,9 @@ from pgas.base.backend import SIMULATOR
 from pgas.kernels import operation, state
 from pgas.kernels.collectives import far, near, sizes
 from pgas.kernels.collectives.channel import channel_of
+from pgas.kernels.collectives.comparison import compared, word_of
 from pgas.kernels.collectives.strategy import Strategy
-from pgas.kernels.compiler import address_of, constant, device, element_size, types, u32, u64
+from pgas.kernels.compiler import address_of, constant, device, element_size, numpy_dtype, types, u32, u64
 from pgas.kernels.ops import operands
 from pgas.kernels.ops.team import is_near, rank_of, size_of
 from pgas.kernels.paths import transport
@@ -110,7 +111,7 @@ def fitting(name: str, itemsize: int) -> Any:
     return fits
 
 
-def sized(plain: str) -> Callable[[str, int], Any]:
+def by_sizes(plain: str) -> Callable[[str, int], Any]:
     """Return ``request_of(name, itemsize)`` of of_arrays() for a collective of which both sides know the sizes (sizes.py)."""
     rules = sizes.of(plain)
 
@@ -184,14 +185,14 @@ def of_arrays(plain: str, scope: Scope, perform_of: Any, request_of: Any = None)
     """Typing function of ``(team, dest, source, channel)``, and in a block ``part``.
 
     ``request_of(name, itemsize)`` makes ``request(op, c, dest, dest_size, source, source_size)``, which checks sizes and returns dest,
-    source, and bytes; the bytes are 0 if the sizes are rejected. Default: sized().
+    source, and bytes; the bytes are 0 if the sizes are rejected. Default: by_sizes().
     """
-    name, request_of = plain + scope.suffix, request_of or sized(plain)
+    name, request_of = plain + scope.suffix, request_of or by_sizes(plain)
 
     def make(team: Any, dest: Any, source: Any, channel: Any, part: Any) -> Any:
         unit = pair(name, team, dest, source, channel)
         contiguous = operands.contiguous(name, dest=dest, source=source)
-        perform = by_strategy(perform_of(scope, unit))
+        perform = sized(plain, scope, by_strategy(perform_of(scope, unit)), dest.dtype)
         return body_of(name, scope, contiguous, request_of(name, element_size(dest.dtype)), perform, dividing(name, part))
 
     def typing(team: Any, dest: Any, source: Any, channel: Any = 0) -> Any:
@@ -211,6 +212,28 @@ def of_arrays(plain: str, scope: Scope, perform_of: Any, request_of: Any = None)
         return body
 
     return typing_of_block if scope is BLOCK else typing
+
+
+def sized(plain: str, scope: Scope, perform: Any, dtype: Any, op: str | None = None, root: Any = None) -> Any:
+    """Return comparison.compared() of a ``perform`` whose request has the number of bytes at index 2. root: its index of the root."""
+    each = constant(element_size(dtype))
+
+    @device
+    def size(request):
+        return request[2] // each
+
+    return compared(plain, scope, perform, word_of(plain, numpy_dtype(dtype), op), size, root)
+
+
+def any_size(plain: str, scope: Scope, perform: Any, dtype: Any = None) -> Any:
+    """Return alone() of comparison.compared(), for a collective whose members may have different numbers of elements, or none."""
+    word = word_of(plain, None if dtype is None else numpy_dtype(dtype))
+    return alone(plain + scope.suffix, scope, compared(plain, scope, perform, word, _no_size))
+
+
+@device
+def _no_size(request):
+    return _0
 
 
 def body_of(name: str, scope: Scope, contiguous: Any, request_of: Any, perform: Any, divide: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pgas.kernels import operation, state, window
 from pgas.kernels.collectives import sizes
-from pgas.kernels.collectives.call import alone, by_strategy, dividing, entering, fitting, of_arrays, pair
+from pgas.kernels.collectives.call import alone, any_size, by_strategy, dividing, entering, fitting, of_arrays, pair, sized
 from pgas.kernels.collectives.strategy import Strategy
 from pgas.kernels.collectives.words import copy_words, first_of, in_batches, store_four, store_word
 from pgas.kernels.compiler import address_of, constant, device, element_size, types, u32, u64
@@ -118,6 +118,11 @@ def fcollect(scope: Scope, *, notes: bool = False) -> Callable[..., Any]:
 # broadcast ------------------------------------------------------------------------------------------------------------------------
 
 
+@device
+def _root(request):
+    return request[4]
+
+
 def broadcast(scope: Scope) -> Callable[..., Any]:
     """Typing function of broadcast at a scope."""
     name = "broadcast" + scope.suffix
@@ -128,7 +133,8 @@ def broadcast(scope: Scope) -> Callable[..., Any]:
         operands.integer(name, "root", root)
         enter = entering(scope, name, operands.contiguous(name, dest=dest, source=source))
         fits, itemsize = fitting(name, element_size(dest.dtype)), constant(element_size(dest.dtype))
-        perform, divide = alone(name, scope, by_strategy(_broadcast(scope, unit))), dividing(name, part)
+        compared = sized("broadcast", scope, by_strategy(_broadcast(scope, unit)), dest.dtype, root=_root)
+        perform, divide = alone(name, scope, compared), dividing(name, part)
 
         @device
         def call(team, dest, source, root, channel, part):
@@ -204,7 +210,7 @@ def collect(scope: Scope) -> Callable[..., Any]:
 
     def typing(team: Any, dest: Any, source: Any, channel: Any = 0) -> Any:
         unit = pair(name, team, dest, source, channel)
-        perform = alone(name, scope, by_strategy(_collect(scope, unit, name, element_size(dest.dtype))))
+        perform = any_size("collect", scope, by_strategy(_collect(scope, unit, name, element_size(dest.dtype))), dest.dtype)
         op, enter = constant(operation.number(name)), entering(scope, name, operands.contiguous(name, dest=dest, source=source))
 
         def body(team, dest, source, channel=0):
@@ -273,7 +279,7 @@ def alltoallv(scope: Scope) -> Callable[..., Any]:
                 refuse("row of integers", function=name, name=argument, found=operands.described(row))
         enter = entering(scope, name, operands.contiguous(name, dest=dest, source=source))
         fits, in_place = fitting(name, element_size(dest.dtype)), device(sizes.of("alltoallv").in_place)
-        perform = alone(name, scope, by_strategy(_alltoallv(scope, unit, element_size(dest.dtype))))
+        perform = any_size("alltoallv", scope, by_strategy(_alltoallv(scope, unit, element_size(dest.dtype))), dest.dtype)
 
         def body(team, dest, dest_counts, dest_displs, source, source_counts, source_displs, channel=0):
             c = enter(team, dest, source, channel)

@@ -5,7 +5,7 @@ from typing import Any
 
 from pgas.kernels import operation, state, window
 from pgas.kernels.codes import OPERATIONS, Reduction
-from pgas.kernels.collectives.call import body_of, by_strategy, dividing, pair, sized
+from pgas.kernels.collectives.call import body_of, by_sizes, by_strategy, dividing, pair, sized
 from pgas.kernels.collectives.operators import Combine, has_locations, identity, location, reduction
 from pgas.kernels.collectives.strategy import Strategy
 from pgas.kernels.collectives.words import combined, store_word
@@ -145,9 +145,9 @@ def _reducing(plain: str, scope: Scope, perform_of: Callable[..., Callable[[Stra
         unit, which = pair(name, team, dest, source, channel), operation_of(name, op)
         operands.computable(name, dest.dtype)
         combine = reduction(name, which, dest.dtype)
-        request, contiguous = sized(plain)(name, element_size(dest.dtype)), operands.contiguous(name, dest=dest, source=source)
-        strategy = by_strategy(perform_of(scope, unit, which, dest.dtype, combine))
-        return body_of(name, scope, contiguous, request, strategy, dividing(name, part))
+        request, contiguous = by_sizes(plain)(name, element_size(dest.dtype)), operands.contiguous(name, dest=dest, source=source)
+        perform = sized(plain, scope, by_strategy(perform_of(scope, unit, which, dest.dtype, combine)), dest.dtype, which.name)
+        return body_of(name, scope, contiguous, request, perform, dividing(name, part))
 
     def typing(team: Any, dest: Any, source: Any, op: Any, channel: Any = 0) -> Any:
         perform = make(team, dest, source, op, channel, None)
@@ -211,8 +211,9 @@ def best(plain: str, scope: Scope, *, least: bool) -> Callable[..., Any]:
                 refuse("pairs", function=name, name=argument, found=operands.described(array))
         combine = location(array.dtype, least=least)
         contiguous = operands.contiguous(name, dest=dest, source=source, order=operands.C_ORDER)
-        request_of = sized(plain)(name, element_size(dest.dtype))
-        perform = body_of(name, scope, contiguous, request_of, by_strategy(_reduce(scope, unit, combine)), dividing(name, None))
+        request_of = by_sizes(plain)(name, element_size(dest.dtype))
+        perform = sized(plain, scope, by_strategy(_reduce(scope, unit, combine)), dest.dtype)
+        perform = body_of(name, scope, contiguous, request_of, perform, dividing(name, None))
 
         def body(team, dest, source, channel=0):
             if dest.shape[1] != 2:

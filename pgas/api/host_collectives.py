@@ -5,6 +5,10 @@ many blocks alltoall, broadcast, fcollect, reduce, and reducescatter have depend
 memory (pgas/job/blocks.py; PGAS_HOST_BLOCKS). All others have one. So do calls with ``channel=``, which use that channel. All members must
 call, in the same order on a channel. Calls on one team and channel must not overlap: on two streams, use two channels.
 
+Calls without ``channel=`` are compared among the members, without a round trip. If function, op, root, dtype, or size differ, at least one
+of the members raises a DeviceError that names both calls, when the host waits for the kernel. Calls with ``channel=``, which may meet a
+call of a kernel, are compared under PGAS_DEBUG=check, like those of kernels.
+
 Without ``stream``, a call waits for its kernel, so dest is complete on return. With ``stream``, it returns immediately; later work in the
 stream may read dest and reuse source. The call raises a TypeError or ValueError and has no effect if the team is None, an array is not
 symmetric, sizes do not match, the op is not defined for the dtype, or the op, root, or channel does not exist. If the team was destroyed,
@@ -29,10 +33,10 @@ from pgas.job import runtime
 from pgas.job.blocks import TABLE
 from pgas.job.memory import teams
 from pgas.job.paths.platform import platform
-from pgas.kernels import layout, refusals
+from pgas.kernels import layout, operation, refusals
 from pgas.kernels.codes import OPERATIONS, Reduction
+from pgas.kernels.collectives import comparison, sizes
 from pgas.kernels.collectives import movement as collectives
-from pgas.kernels.collectives import sizes
 from pgas.kernels.collectives.operators import has_locations, lacking
 from pgas.kernels.compiler import cuda, is_float8
 from pgas.kernels.compiler.binding import HOST_FORMS, device_function
@@ -47,20 +51,38 @@ _OF_ARRAYS = ("alltoall", "fcollect", "collect", "maxloc", "minloc")
 _OF_OP = ("reduce", "reducescatter", "inscan", "exscan")
 
 
+@device_function(comparison.declaring)
+def _declare(team: Any, channel: Any, call: Any) -> Any:
+    """Send the call of a block to the team's members that compare it."""
+
+
+@device_function(comparison.verifying)
+def _verify(team: Any, channel: Any, op: Any, mine: Any, waits: Any) -> None:
+    """Compare the result of _declare() with the calls of other members."""
+
+
 @functools.cache
 def _dividing(function: Callable[..., Any], *, rooted: bool) -> Kernel:
-    """Make a kernel whose blocks call a collective, each with its part. rooted: whether it takes a root."""
+    """Make a kernel whose blocks call a collective, each with its part. rooted: whether it takes a root.
+
+    The first block compares the call (comparison.py), here and below.
+    """
+    number, waits = _compared(function)
     if rooted:
 
-        def kernel(team, dest, source, root, channel):  # type: ignore[no-untyped-def]
+        def kernel(team, dest, source, root, channel, call):  # type: ignore[no-untyped-def]
             block = cuda.blockIdx.x
+            mine = _declare(team, channel, call if block == 0 else 0)
             function(team, dest, source, root, channel + block, (block, cuda.gridDim.x))
+            _verify(team, channel, number, mine, waits)
 
     else:
 
-        def kernel(team, dest, source, channel):  # type: ignore[no-untyped-def,misc]
+        def kernel(team, dest, source, channel, call):  # type: ignore[no-untyped-def,misc]
             block = cuda.blockIdx.x
+            mine = _declare(team, channel, call if block == 0 else 0)
             function(team, dest, source, channel + block, (block, cuda.gridDim.x))
+            _verify(team, channel, number, mine, waits)
 
     return on_stream(kernel, function, _THREADS)
 
@@ -68,26 +90,39 @@ def _dividing(function: Callable[..., Any], *, rooted: bool) -> Kernel:
 @functools.cache
 def _kernel(function: Callable[..., Any]) -> Kernel:
     """Make a kernel that calls a collective. It takes one tuple of arguments."""
+    number, waits = _compared(function)
 
-    def kernel(args):  # type: ignore[no-untyped-def]
+    def kernel(team, channel, args, call):  # type: ignore[no-untyped-def]
+        mine = _declare(team, channel, call)
         function(*args)
+        _verify(team, channel, number, mine, waits)
 
     return on_stream(kernel, function, _THREADS)
+
+
+def _compared(function: Callable[..., Any]) -> tuple[int, bool]:
+    """Return the number of a collective in error records, and whether all its members wait for each other."""
+    return operation.number(function.__name__), comparison.waits_for_all(function.__name__)
 
 
 @functools.cache
 def _reducing(function: Callable[..., Any], op: Any, *, divides: bool) -> Kernel:
     """Make a kernel that calls a reduction and is compiled for its op. divides: whether its blocks do so, each with its part."""
+    number, waits = _compared(function)
     if divides:
 
-        def kernel(team, dest, source, channel):  # type: ignore[no-untyped-def]
+        def kernel(team, dest, source, channel, call):  # type: ignore[no-untyped-def]
             block = cuda.blockIdx.x
+            mine = _declare(team, channel, call if block == 0 else 0)
             function(team, dest, source, op, channel + block, (block, cuda.gridDim.x))
+            _verify(team, channel, number, mine, waits)
 
     else:
 
-        def kernel(team, dest, source, channel):  # type: ignore[no-untyped-def,misc]
+        def kernel(team, dest, source, channel, call):  # type: ignore[no-untyped-def,misc]
+            mine = _declare(team, channel, call)
             function(team, dest, source, op, channel)
+            _verify(team, channel, number, mine, waits)
 
     return on_stream(kernel, function, _THREADS)
 
@@ -162,6 +197,21 @@ def _blocks(name: str, team: teams.Record, values: dict[str, Any]) -> int:
     return min(runtime.current().blocks.of(name, moved * dest.dtype.itemsize), team.host_channels)
 
 
+def _call(name: str, members: int, values: dict[str, Any]) -> int:
+    """Return the word by which the members compare a call; 0 if it does nothing."""
+    if "dest" not in values:
+        return comparison.word_of(name)
+    argument = "dest" if name == "reducescatter" else "source"
+    operand = Operand.of(name, argument, values[argument])
+    if name in comparison.ANY_SIZE:
+        return comparison.word_of(name, operand.dtype)
+    if operand.size == 0:
+        return 0
+    op = type(values["op"]).__name__ if "op" in values else None
+    size = operand.size // members if name == "alltoall" else operand.size
+    return comparison.word_of(name, operand.dtype, op, int(values.get("root", 0)), size)
+
+
 def _form(name: str) -> Callable[..., Any]:
     module = collective if hasattr(collective, name) else reduction
     stub, block = getattr(module, name), getattr(module, f"{name}_block")
@@ -176,13 +226,14 @@ def _form(name: str) -> Callable[..., Any]:
         if "dest" in values:
             _check(name, record, values)
         blocks = _blocks(name, record, values) if divides and channel == layout.HOST_CHANNEL else 1
+        word = _call(name, len(record.pes), values) if channel == layout.HOST_CHANNEL else 0
         if name in _OF_OP:
             kernel = _reducing(block, values.pop("op"), divides=divides)
-            enqueue(kernel, blocks, _THREADS, stream, *values.values(), channel, wait=True)
+            enqueue(kernel, blocks, _THREADS, stream, *values.values(), channel, word, wait=True)
         elif divides:
-            enqueue(_dividing(block, rooted="root" in values), blocks, _THREADS, stream, *values.values(), channel, wait=True)
+            enqueue(_dividing(block, rooted="root" in values), blocks, _THREADS, stream, *values.values(), channel, word, wait=True)
         else:
-            enqueue(_kernel(block), 1, _THREADS, stream, (*values.values(), channel), wait=True)
+            enqueue(_kernel(block), 1, _THREADS, stream, team, channel, (*values.values(), channel), word, wait=True)
 
     return form
 

@@ -18,12 +18,14 @@ from pgas import kernels
 from pgas.api.host_only import host_only
 from pgas.base import disk_cache
 from pgas.base.code import nested
+from pgas.base.errors import BootstrapError
 from pgas.base.parameters import is_integer
 from pgas.base.version import __version__
 from pgas.job import runtime
 from pgas.job.memory import teams
+from pgas.job.memory.array import SymmetricArray
 from pgas.job.paths.platform import platform
-from pgas.job.paths.streams import normalized, sizes_of
+from pgas.job.paths.streams import normalized, sizes_of, three
 from pgas.kernels import window
 from pgas.kernels.compiler import backend, compiler
 from pgas.transports import mlx5
@@ -215,7 +217,7 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
         TypeError: kernel is not a kernel, args is not a tuple, or grid, block, or shared contains something other than integers.
         ValueError: raised on every PE, if on some PE the blocks do not all fit on the GPU concurrently (in the simulator: on an H100,
             registers not counted), and the message gives the largest grid that fits; or if not even one block fits.
-        BootstrapError: PEs launch different kernels.
+        BootstrapError: PEs launch different kernels, or with a different grid, block, shared, or dtype of a symmetric array in args.
         PgasError: args contains a team that was destroyed; a PE whose args contain none gets a ValueError.
 
     Example:
@@ -249,9 +251,23 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
         return bound
 
     call = f"pgas.launch({kernel.__name__})"
-    job.agree(call)
+    shapes = job.agree(call, value=_shape(grid, block, shared, args))
+    if (other := next((pe for pe, shape in enumerate(shapes) if shape != shapes[0]), None)) is not None:
+        here, there = (f"PE {pe} called {call} with {shapes[pe]}" for pe in (0, other))
+        raise BootstrapError(f"PEs disagree in a collective call: {here}; {there}")
     bound, _ = job.together(call, prepare, ValueError)
     bound()
+
+
+def _shape(grid: Any, block: Any, shared: Any, args: tuple[Any, ...]) -> str:
+    """Return what must be the same on all PEs in a collective launch, as text. Other arguments, such as numbers, may differ."""
+    sizes = []
+    for given in (grid, block):
+        with contextlib.suppress(TypeError, ValueError):  # BoundLaunch raises it.
+            given = three("", given)
+        sizes.append(str(given)[:200])
+    dtypes = [f"{arg.dtype} as argument {i}" for i, arg in enumerate(args) if isinstance(arg, SymmetricArray)]
+    return ", ".join([f"grid {sizes[0]}", f"block {sizes[1]}", f"shared {str(shared)[:200]}", *dtypes])
 
 
 def _adopted(dispatcher: Any) -> Kernel:

@@ -328,9 +328,9 @@ VARIABLES: dict[str, Variable] = {
             "timeout in seconds: a longer wait in a kernel, or for the NIC, is an error; a longer wait of the host for other PEs is only "
             "reported, with their numbers", "float"),
         Variable("PGAS_DEBUG", _words("info", "check", "strict", "traceback"), "",
-            "info: print what init() chose; check: kernels check PE numbers and addresses, and finalize() lists arrays that were not "
-            "freed; strict: the simulator rejects uses of symmetric arrays on the host, and kernels, that fail on a GPU; traceback: "
-            "tracebacks show the frames of pgas", "words"),
+            "info: print what init() chose; check: kernels check PE numbers and addresses, and that the members of a team make the same "
+            "calls, and finalize() lists arrays that were not freed; strict: the simulator rejects uses of symmetric arrays on the host, "
+            "and kernels, that fail on a GPU; traceback: tracebacks show the frames of pgas", "words"),
         Variable("PGAS_HANG_REPORT", _choice("text", "json", "off"), "text",
             "form of the hang report that every PE prints when a wait reaches PGAS_TIMEOUT and on SIGUSR1: text, json (one line), or "
             "off", "choice"),

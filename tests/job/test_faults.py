@@ -1001,6 +1001,9 @@ attempt(pgas.empty, 4, np.int32 if me == 0 else np.float32)
 attempt(pgas.barrier_all if me == 0 else (lambda: pgas.free(word)))
 other = pgas.jit(lambda word: None)
 attempt(pgas.launch, waits if me == 0 else other, 1, 1, (word,))
+attempt(pgas.launch, other, 1 + me, (1, 1), (word,))
+attempt(pgas.launch, other, 1, 1, (word if me else word.view(np.int64),))
+attempt(pgas.launch, other, (1,), 1, (word,)[:1])
 attempt(pgas.barrier_all)
 attempt(pgas.free, word)
 """
@@ -1012,6 +1015,11 @@ attempt(pgas.free, word)
         f"HeapError: {start} pgas.empty({four.replace('float64', 'int32')}), PE 1 called pgas.empty({four.replace('float64', 'float32')})",
         f"Error: {start} pgas.barrier_all(), PE 1 called pgas.free({WORD}, array at heap offset 0)",
         f"BootstrapError: {start} pgas.launch(waits), PE 1 called pgas.launch(<lambda>)",
+        f"BootstrapError: {start} pgas.launch(<lambda>) with grid (1, 1, 1), block (1, 1, 1), shared 0, uint64 as argument 0; PE 1 called "
+        "pgas.launch(<lambda>) with grid (2, 1, 1), block (1, 1, 1), shared 0, uint64 as argument 0",
+        f"BootstrapError: {start} pgas.launch(<lambda>) with grid (1, 1, 1), block (1, 1, 1), shared 0, int64 as argument 0; PE 1 called "
+        "pgas.launch(<lambda>) with grid (1, 1, 1), block (1, 1, 1), shared 0, uint64 as argument 0",
+        "no error",
         "no error",
         "no error",
     ]

@@ -12,6 +12,7 @@ from test_architecture import SOURCES, tree
 from pgas.api.values import check_value
 from pgas.job.health import device_state
 from pgas.kernels import operation, refusals, state
+from pgas.kernels.collectives.comparison import word_of
 from pgas.kernels.refusals import TABLE, When
 from pgas.transports import registry
 
@@ -76,6 +77,11 @@ RECORDS = {
     "no such channel": ((0, 0, 4, 4, 0), "put: channel must be 0 to 3 (channels= of the team, or PGAS_CHANNELS), not 4"),
     "no such part": ((0, 0, 2**64 - 1, 2, 0), "put: part must be (i, k) with 0 <= i < k, but i is -1 and k is 2"),
     "misfit": ((2, 64, 6, 4, 1), "put: source has 4 elements, 6 are needed for a team of 2"),
+    "other call": (
+        (1, 64, word_of("reduce", np.dtype("f4"), "MAX", size=5), word_of("broadcast", np.dtype("i2"), root=3, size=1 << 22) | 7 << 48, 0),
+        "put: PE 1 calls pgas.broadcast of about 4194304 elements of int16 from root 3, but this PE calls pgas.reduce of 5 elements of "
+        "float32 with op MAX; all members of a team must make the same calls in the same order"
+    ),
     "no multiple": ((2, 64, 5, 0, 1), "put: source has 5 elements, which is not a multiple of the team size, 2"),
     "in place": ((2, 64, 0, 0, 0), "put: dest must not be source"),
     "no member": ((3, 0, 3, 0, 0), "put: root must be 0 to 2, not 3"),

@@ -15,6 +15,7 @@ from pgas.job.memory.teams import Teams
 from pgas.job.paths.choice import Paths
 from pgas.kernels import layout, operation, refusals, state, window
 from pgas.kernels.codes import Comparison, SignalOp
+from pgas.kernels.collectives.comparison import described
 from pgas.transports.memory.protocol import Memory
 from pgas.transports.nic.protocol import NIC
 
@@ -136,6 +137,8 @@ _VALUES: dict[str, Callable[[int, str, Places], dict[str, object]]] = {
     "codes": _codes,
     "order": lambda of_dest, *_: {"dest": "CF"[of_dest - 1], "source": "FC"[of_dest - 1]},
     "axis": lambda axis, name, _: {"operand": operation.operand(name, operation.ELEMENT), "axis": axis},
+    "mine": lambda word, *_: {"mine": described(word)},
+    "theirs": lambda word, *_: {"theirs": described(word)},
     "local": lambda _, name, __: {"operand": operation.operand(name, operation.LOCAL)},
     "operand": lambda word, name, _: {
         "operand": operation.operand(name, word & (1 << state.AXIS_SHIFT) - 1),

@@ -346,7 +346,7 @@ class Teams:
         return None
 
 
-_FLAGS = ("arrival", "completion", "acknowledgment", "chunk", "data")
+_FLAGS = ("arrival", "completion", "acknowledgment", "chunk", "data", "call")
 
 
 def named(number: int) -> str:

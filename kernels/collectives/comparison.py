@@ -1,0 +1,214 @@
+"""Comparison of the calls that the members of a team make on a channel: different calls are an error, not a wrong result.
+
+A call is a word: operation, op or root, dtype, number of elements, and the low bits of its epoch. Before the collective, a member writes
+the word to its row at the next and at the previous member; after it, the member compares what these two have written with its own. If any
+members differ, two adjacent ones do. This costs two stores and two loads, at any team size, and no round trip: a word is sent before the
+data, and a member that finds none of this epoch does not wait for it for long, or in one-sided collectives at all.
+
+The host's calls compare always, on the channels that only they use. Kernels compare under PGAS_DEBUG=check and in the simulator, on the
+other channels.
+"""
+
+import functools
+from typing import Any
+
+from pgas.kernels import operation, state
+from pgas.kernels.codes import Reduction
+from pgas.kernels.collectives.channel import channel_of, row_of
+from pgas.kernels.compiler import constant, device, ptx, u32, u64
+from pgas.kernels.ops import operands
+from pgas.kernels.ops.team import member, rank_of, size_of, wrapped
+from pgas.kernels.paths import transport
+from pgas.kernels.refusals import kind_of
+from pgas.kernels.scope import BLOCK, Scope
+from pgas.kernels.state import fixed, fixed_u32
+from pgas.kernels.typed import layout
+
+__all__ = ["ANY_SIZE", "compared", "declaring", "described", "verifying", "word_of"]
+
+#: Bits of the number of elements (a mantissa, and the exponent of larger numbers), of root or op, of the dtype, of the operation, and of
+#: the epoch.
+_MANTISSA_BITS, _EXPONENT_BITS, _ROOT_BITS, _DTYPE_BITS, _OPERATION_BITS, _EPOCH_BITS = 22, 5, 12, 5, 4, 16
+_ROOT_SHIFT = _MANTISSA_BITS + _EXPONENT_BITS
+_DTYPE_SHIFT = _ROOT_SHIFT + _ROOT_BITS
+_OPERATION_SHIFT = _DTYPE_SHIFT + _DTYPE_BITS
+_EPOCH_SHIFT = _OPERATION_SHIFT + _OPERATION_BITS
+
+#: Names of dtypes in words, from 1 on; all others are _OTHER.
+_DTYPES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64", "bfloat16",
+    "complex64", "complex128", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+    "float8_e5m2fnuz", "float8_e8m0fnu",
+)  # fmt: skip
+_OTHER = (1 << _DTYPE_BITS) - 1
+
+_ONE_SIDED = ("broadcast", "inscan", "exscan")
+_OF_OP = ("reduce", "reducescatter", "inscan", "exscan")
+
+#: Collectives whose members may have different numbers of elements.
+ANY_SIZE = ("collect", "alltoallv")
+
+_OTHER_CALL = constant(kind_of("other call"))
+_0, _1 = constant(0), constant(1)
+_EPOCH, _OLDER = constant(_EPOCH_SHIFT), constant(1 << _EPOCH_BITS - 1)
+_MANTISSA, _EXPONENT_SHIFT, _ROOT = constant((1 << _MANTISSA_BITS) - 1), constant(_MANTISSA_BITS), constant(_ROOT_SHIFT)
+
+#: Maximum number of polls for a word that should have arrived before the data.
+_POLLS = 256
+
+
+def word_of(name: str, dtype: Any = None, op: Any = None, root: int = 0, size: int = 0) -> int:
+    """Return the word of a call, without its epoch; never 0.
+
+    Args:
+        name: name of the collective, without its scope.
+        dtype: NumPy dtype of the elements.
+        op: name of the operation of a reduction.
+        root: root of a broadcast.
+        size: number of elements. From 4 Mi on, not all bits of it are compared.
+    """
+    code = 0 if dtype is None else _DTYPES.index(dtype.name) + 1 if dtype.name in _DTYPES else _OTHER
+    exponent = max(0, size.bit_length() - _MANTISSA_BITS)
+    low = (root if op is None else Reduction[op]) << _ROOT_SHIFT | exponent << _MANTISSA_BITS | size >> exponent
+    return (operation.COLLECTIVES.index(name) + 1) << _OPERATION_SHIFT | code << _DTYPE_SHIFT | low
+
+
+def described(word: int) -> str:
+    """Return the call of a word as text."""
+
+    def bits(shift: int, count: int) -> int:
+        return word >> shift & (1 << count) - 1
+
+    name = operation.COLLECTIVES[bits(_OPERATION_SHIFT, _OPERATION_BITS) - 1]
+    code, root = bits(_DTYPE_SHIFT, _DTYPE_BITS), bits(_ROOT_SHIFT, _ROOT_BITS)
+    size, exponent = bits(0, _MANTISSA_BITS), bits(_MANTISSA_BITS, _EXPONENT_BITS)
+    text = f"pgas.{name}"
+    if code:
+        dtype = "another dtype" if code == _OTHER else _DTYPES[code - 1]
+        count = "" if name in ANY_SIZE else f"{'about ' if exponent else ''}{size << exponent} elements of "
+        text += f" of {count}{dtype}"
+    if name in _OF_OP:
+        text += f" with op {Reduction(root).name}"
+    return text + (f" from root {root}" if name == "broadcast" else "")
+
+
+@functools.cache
+def _declare(scope: Scope, flag: Any) -> Any:
+    """Make ``declare(c, word)``: send the word of a call to both neighbors. Return it with its epoch; 0 if there is nothing to compare."""
+    rank, step = scope.rank, scope.size
+
+    @device
+    def declare(c, word):
+        base, entry = c
+        n, me = size_of(entry), rank_of(entry)
+        if n == u32(1) or word == _0:
+            return _0
+        epoch, _ = ptx.ld_pair_plain(base + layout.EPOCH)
+        mine = word | (epoch + _1) << _EPOCH
+        i = u32(rank())
+        while i < min(u32(n - u32(1)), u32(2)):
+            q = wrapped(u32(me + (u32(1) if i == u32(0) else u32(n - u32(1)))), n)
+            flag(row_of(base, me) + layout.CALL, mine, member(entry, q))
+            i = u32(i + step())
+        return mine
+
+    return declare
+
+
+@functools.cache
+def _verify(scope: Scope) -> Any:
+    """Make ``verify(op, c, mine, waits)``: compare the result of declare() with the neighbors' words, after the collective.
+
+    waits: whether the collective has waited for all members.
+    """
+    rank, step = scope.rank, scope.size
+
+    @device
+    def verify(op, c, mine, waits):
+        base, entry = c
+        n, me = size_of(entry), rank_of(entry)
+        i = u32(rank())
+        while mine != _0 and i < min(u32(n - u32(1)), u32(2)):
+            q = wrapped(u32(me + (u32(1) if i == u32(0) else u32(n - u32(1)))), n)
+            at = row_of(base, q) + layout.CALL
+            polls = u32(0)
+            found = ptx.ld_relaxed_sys_u64(at)
+            while waits and polls < _POLLS and u64(u64(found - mine) >> _EPOCH) >= _OLDER:  # Negative: of an earlier epoch.
+                found = ptx.ld_relaxed_sys_u64(at)
+                polls = u32(polls + u32(1))
+            if found >> _EPOCH == mine >> _EPOCH and found != mine:
+                state.fail(_OTHER_CALL, op, u64(member(entry, q)), at, mine, found, _0)
+            i = u32(i + step())
+
+    return verify
+
+
+# On the host ------------------------------------------------------------------------------------------------------------------------
+
+
+def declaring(team: Any, channel: Any, call: Any) -> Any:
+    """Typing function: let a block send the word of a call to both neighbors, and return it with its epoch. 0: do nothing."""
+    declare, op = _declare(BLOCK, transport.current().flag), constant(operation.number("team_sync_block"))
+
+    def body(team, channel, call):
+        if u64(call) == _0:
+            return _0
+        c = channel_of(op, team, channel)
+        return _0 if c[0] == _0 else declare(c, u64(call))
+
+    return body
+
+
+def verifying(team: Any, channel: Any, op: Any, mine: Any, waits: Any) -> Any:
+    """Typing function: let a block compare the result of declaring() with the words of both neighbors."""
+    verify = _verify(BLOCK)
+
+    def body(team, channel, op, mine, waits):
+        if mine != _0:
+            verify(u64(op), channel_of(u64(op), team, channel), mine, waits)
+
+    return body
+
+
+# In kernels -------------------------------------------------------------------------------------------------------------------------
+
+
+def compared(name: str, scope: Scope, perform: Any, word: int, size: Any, root: Any = None) -> Any:
+    """Return ``perform(op, c, request)`` that also compares the calls, under PGAS_DEBUG=check and in the simulator.
+
+    Args:
+        word: result of word_of() for what is known when the kernel is compiled.
+        size: ``size(request)``, the number of elements.
+        root: ``root(request)``, if the collective has one.
+    """
+    if not operands.checking():
+        return perform
+    declare, verify, fixed_word = _declare(scope, transport.current().flag), _verify(scope), constant(word)
+    waits = constant(int(waits_for_all(name)))
+
+    @device
+    def call_of(request):
+        count, exponent = u64(size(request)), _0
+        while count > _MANTISSA:
+            count = count >> _1
+            exponent = exponent + _1
+        whole = fixed_word | count | exponent << _EXPONENT_SHIFT
+        return whole if root is None else whole | u64(root(request)) << _ROOT
+
+    @device
+    def comparing(op, c, request):
+        entry = c[1]
+        mine = _0
+        if c[0] - fixed(entry + layout.TEAM_CHANNELS) < u64(fixed_u32(entry + layout.CHANNEL_COUNT)) * u64(
+            fixed_u32(entry + layout.CHANNEL_BYTES)
+        ):
+            mine = declare(c, call_of(request))
+        perform(op, c, request)
+        verify(op, c, mine, waits != _0)
+
+    return comparing
+
+
+def waits_for_all(name: str) -> bool:
+    """Whether every member of a collective waits for all others."""
+    return name.removesuffix("_warp").removesuffix("_block") not in _ONE_SIDED
