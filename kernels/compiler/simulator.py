@@ -154,7 +154,9 @@ def overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Call
 
 
 def _kind(value: Any) -> Any:
-    """Return a hashable that is equal for values of the same type."""
+    """Return a hashable that is equal for values of the same type. The type of a string has its value, because strings are constants."""
+    if type(value) is str:
+        return value
     if type(value) is KernelArray or is_array(value):
         return _facts(value).kind
     return (type(value), *map(_kind, value)) if type(value) is tuple else type(value)

@@ -132,12 +132,22 @@ def is_array(value: Any) -> bool:
     return isinstance(value, (FakeWithinKernelCUDAArray, FakeCUDAArray, np.ndarray))
 
 
+class NullArray(KernelArray):
+    """An array at address 0. Access to its elements would end the process."""
+
+    def __getitem__(self, idx: Any) -> Any:
+        raise IndexError("the array is at address 0, because the memory of its PE is not mapped here")
+
+    def __setitem__(self, idx: Any, value: Any) -> None:
+        self[idx]
+
+
 def array_at(array: Any, addr: int) -> Any:
     """Return an array like ``array`` whose first element is at addr."""
     view = ndarray_of(array)
     memory = (ctypes.c_byte * max(view.nbytes, 1)).from_address(addr)
     like: np.ndarray[Any, Any] = np.ndarray(view.shape, view.dtype, memory, 0, view.strides)
-    return KernelArray(FakeCUDAArray(like))
+    return (KernelArray if addr else NullArray)(FakeCUDAArray(like))
 
 
 def _wrapped(value: Any) -> Any:

@@ -34,8 +34,8 @@ def type_of(value: Any) -> Any:
         return types.IntEnumMember(type(value), types.int64)
     if isinstance(value, (np.generic, Integer, Element)):
         return numpy_support.from_dtype(value.dtype)
-    if isinstance(value, str):
-        return types.unicode_type
+    if isinstance(value, str):  # In a kernel, every string is a constant.
+        return types.StringLiteral(value)
     if isinstance(value, ModuleType):
         return types.Module(value)
     return next((type_ for python, type_ in _SCALARS if isinstance(value, python)), types.pyobject)
