@@ -40,7 +40,7 @@ AHEAD := "floods or channels or overlap or meetings or place or split or every_o
 LONG := $(addprefix --deselect $(call chapters,collectives)::test_,floods blocks_on_channels meetings_between_moves)
 # Small and large ones of every form, for weak memory.
 WEAK_COLLECTIVES := $(addprefix $(call chapters,collectives)::test_,floods floods_of_parts blocks_on_channels meetings_between_moves every_root reductions)
-OF_NIC := $(addprefix tests/mpi/test_,nic.py nic_order.py register.py reset.py)
+OF_NIC := $(addprefix tests/mpi/test_,nic.py nic_order.py register.py reset.py nvshmem.py)
 # What ibgda and ibrc share: make check runs it over ibgda.
 OF_BOTH := $(addprefix tests/mpi/test_,streams.py heap_growth.py)
 # In jobs with two paths: machines as PGAS_PES_PER_NODE counts them, and PEs. Teams of the second one are not regular.
@@ -182,6 +182,7 @@ mpi-weak: $(VENV)/dev
 mpi-pairs: export PGAS_PES_PER_NODE := 2,1
 mpi-pairs: $(VENV)/dev
 	PGAS_TRANSPORT=p2p,ibgda mpirun -n 3 $(PYTEST) tests/mpi/test_two_paths.py $(call chapters,order)
+	PGAS_PES_PER_NODE=1 PGAS_TRANSPORT=p2p,ibgda mpirun -n 2 $(PYTEST) tests/mpi/test_nvshmem.py
 	PGAS_TRANSPORT=p2p,ibrc mpirun -n 3 $(PYTEST) tests/mpi/test_two_paths.py -k "near or ptr or both or meet"
 
 ## two-paths: the suite, weak memory too, with two paths in the job: 2+2, 2+1 and 1+1+1 PEs

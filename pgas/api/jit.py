@@ -301,7 +301,7 @@ def _library_hash() -> str:
 
 def _sources() -> list[Path]:
     """Return the source files of device code and of its constants."""
-    folders = [Path(folder) for package in (kernels, mlx5) for folder in package.__path__]
+    folders = [Path(folder) for package in (kernels, mlx5) for folder in package.__path__] + [Path(__file__).parents[1] / "nvshmem"]
     return sorted([Path(__file__), *(path for folder in folders for path in folder.rglob("*.py"))])
 
 

@@ -1,4 +1,5 @@
-"""The generated part of docs/: a page per chapter of the API from signatures and docstrings, the variables, the refusals.
+"""The generated part of docs/: a page per chapter of the API from signatures and docstrings, the variables, the refusals, and, in
+porting.md, the table of nvshmem4py's names.
 
 ``python tests/tools/reference.py`` (``make docs``) writes the pages; tests/test_docs.py checks that the committed pages are up to date.
 Docstrings have Google's form and one more section, ``Completion:``, whose items say what holds ``on return`` and when an operation is
@@ -18,6 +19,7 @@ from pgas.api import host_collectives, host_ops
 from pgas.base import config
 from pgas.kernels import refusals
 from pgas.kernels.compiler.binding import HOST_FORMS
+from pgas.nvshmem import core
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -393,11 +395,59 @@ def variables() -> str:
     return f"# Environment variables\n\n{intro}\n\n{table(('variable', 'type', 'default', 'meaning'), rows)}\n"
 
 
+#: The recorded names of nvshmem4py: lines "module:", each followed by lines of names.
+NVSHMEM4PY = Path(__file__).resolve().parents[1] / "golden" / "nvshmem4py-0.4.1.txt"
+
+
+def names_of_nvshmem4py() -> dict[str, list[str]]:
+    """Return its public names, by module."""
+    parts = re.split(r"^([\w.]+):$", NVSHMEM4PY.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {module: names.split() for module, names in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+#: Modules of nvshmem4py, and the objects here that have their names.
+COUNTERPARTS = {"nvshmem.core": core, "nvshmem.core.utils": core.memory, "nvshmem.core.device": core.device,
+                "nvshmem.core.device.numba": core.device.numba}  # fmt: skip
+
+
+def status_of(module: str, name: str) -> tuple[str, str]:
+    """Return covered, differs, or missing, and what a program notices, or what to use instead."""
+    counterpart = COUNTERPARTS.get(module)
+    if name in getattr(counterpart, "MISSING", {}):
+        return "missing", counterpart.MISSING[name]  # type: ignore[union-attr]
+    if not hasattr(counterpart, name):
+        return "missing", "pgas has device functions for Numba only; use nvshmem.core.device.numba"
+    note = getattr(counterpart, "DIFFERS", {}).get(name, "")
+    return ("differs" if note else "covered"), note
+
+
+def _folded(names: list[str]) -> list[str]:
+    """Return names in which ``put[_warp, _block]`` stands for three."""
+    forms = {name for name in names if all(name + scope in names for scope in SCOPES)}
+    others = [name for name in names if not any(name.removesuffix(scope) in forms and name.endswith(scope) for scope in SCOPES)]
+    return [f"`{name}[_warp, _block]`" if name in forms else f"`{name}`" for name in others]
+
+
+def porting() -> str:
+    """Return the page about NVSHMEM, with the table of nvshmem4py's names made anew."""
+    text = (DOCS / "porting.md").read_text(encoding="utf-8")
+    head, begin, _rest = text.partition("<!-- The rest of this section is generated: make docs. -->\n")
+    rows: list[tuple[str, str, str, str]] = []
+    for module, names in names_of_nvshmem4py().items():
+        found: dict[tuple[str, str], list[str]] = {}
+        for name in names:
+            found.setdefault(status_of(module, name), []).append(name)
+        for (status, note), group in sorted(found.items()):
+            rows.append((f"`{module}`", status, " ".join(_folded(group)), note))
+    return f"{head}{begin}\n{table(('module', 'status', 'names', 'what differs, or what to use instead'), rows)}\n"
+
+
 #: Generated files under docs/, and the functions that return their text.
 PAGES: dict[str, Callable[[], str]] = {
     "api/README.md": index,
     **{f"api/{chapter.file}.md": (lambda chapter=chapter: page(chapter)) for chapter in CHAPTERS},
     "api/host.md": host,
+    "porting.md": porting,
     "refusals.md": refused,
     "variables.md": variables,
 }

@@ -1,0 +1,47 @@
+"""``python -m pgas.nvshmem [-m] PROGRAM ARGUMENTS``: run a program whose ``import nvshmem`` finds pgas.nvshmem.
+
+``python -m pgas.run --as-nvshmem`` runs it on each PE.
+"""
+
+import importlib.util
+import os
+import runpy
+import sys
+
+import numpy as np
+
+from pgas import nvshmem
+from pgas.nvshmem.core import memory, setup
+from pgas.sim import cuda_core
+
+#: Modules of nvshmem4py whose names are in other modules here.
+_ELSEWHERE = {"bindings": setup, "core.utils": memory, "core.interop": memory, "core.interop.cupy": memory, "core.interop.torch": memory}
+
+
+def install() -> None:
+    """Let ``import nvshmem`` find pgas.nvshmem; in the simulator, also let ``cuda.core`` and ``cupy`` find what replaces them."""
+    here = {name.removeprefix("pgas."): module for name, module in sys.modules.items() if f"{name}.".startswith("pgas.nvshmem.")}
+    sys.modules.update(here | {f"nvshmem.{name}": module for name, module in _ELSEWHERE.items()})
+    nvshmem.bindings, nvshmem.core.utils, nvshmem.core.interop = setup, memory, memory  # type: ignore[attr-defined]
+    if memory.NvshmemResource is cuda_core.MemoryResource:  # in the simulator
+        from pgas.nvshmem.core.simulated import SimulatedArray
+
+        cuda_core.install()
+        if importlib.util.find_spec("cupy") is None:
+            cuda_core.stand_in("cupy", np, ndarray=SimulatedArray)
+
+
+def main() -> None:
+    """Run the program of the command line."""
+    install()
+    module = sys.argv[1] == "-m"
+    sys.argv = sys.argv[2 if module else 1 :]
+    if module:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Operations of the host: copies, signals, atomics, collectives (nvshmem4py's rma, amo, and collective)."""
+
+import time
+from typing import Any
+
+from pgas import api
+from pgas.nvshmem.core.device.numba import OPERATIONS
+from pgas.nvshmem.core.memory import typed, whole
+from pgas.nvshmem.core.teams import team_n_pes
+
+__all__ = [
+    "alltoall", "atomic_add", "atomic_and", "atomic_compare_swap", "atomic_fetch", "atomic_fetch_add", "atomic_fetch_and",
+    "atomic_fetch_inc", "atomic_fetch_or", "atomic_fetch_xor", "atomic_inc", "atomic_or", "atomic_set", "atomic_swap", "atomic_xor",
+    "barrier", "barrier_all", "broadcast", "collective_on_buffer", "fcollect", "flush", "get", "get_nbi", "put", "put_nbi", "put_signal",
+    "put_signal_nbi", "quiet", "reduce", "reducescatter", "signal_fetch", "signal_op", "signal_wait", "sync", "sync_all",
+]  # fmt: skip
+
+quiet, flush, barrier, sync, barrier_all, sync_all = api.quiet, api.flush, api.barrier, api.team_sync, api.barrier_all, api.sync_all
+
+
+def _pair(dst: Any, src: Any) -> tuple[Any, Any]:
+    """Return operands as arrays of as many bytes as the smaller one has."""
+    dest, source = whole(dst), whole(src)
+    return dest[: source.size], source[: dest.size]
+
+
+def _copy(move: Any) -> Any:
+    return lambda dst, src, remote_pe=-1, stream=None: move(*_pair(dst, src), remote_pe, stream=stream)
+
+
+def _copy_and_signal(move: Any) -> Any:
+    return lambda dst, src, signal_var, signal_val, signal_op, remote_pe=-1, stream=None: move(
+        *_pair(dst, src), typed(signal_var, "uint64"), 0, signal_val, int(signal_op), remote_pe, stream=stream
+    )
+
+
+put, put_nbi, get, get_nbi = map(_copy, (api.put, api.put_nbi, api.get, api.get_nbi))
+put_signal, put_signal_nbi = _copy_and_signal(api.put_signal), _copy_and_signal(api.put_signal_nbi)
+
+
+def signal_op(signal_var: Any, signal_val: int, signal_op: int, remote_pe: int = -1, stream: Any = None) -> None:
+    """Set or add to a signal on PE remote_pe."""
+    api.signal_op(typed(signal_var, "uint64"), 0, signal_val, int(signal_op), remote_pe, stream=stream)
+
+
+def signal_wait(signal_var: Any, signal_val: int, signal_op: int, stream: Any = None) -> None:
+    """Wait until this PE's signal satisfies the comparison signal_op; with a stream, only its later work waits."""
+    api.wait_until(typed(signal_var, "uint64"), 0, int(signal_op), signal_val, stream=stream)
+
+
+def signal_fetch(signal_var: Any) -> int:
+    """Return this PE's signal."""
+    return int(api.signal_fetch(typed(signal_var, "uint64"), 0))
+
+
+def _atomic(update: Any, *takes: str) -> Any:
+    def atomic(target: Any, *arguments: Any, offset: int = 0, dtype: Any = None, **keywords: Any) -> Any:
+        given = {"remote_pe": -1} | dict(zip((*takes, "remote_pe"), arguments, strict=False)) | keywords
+        return update(typed(target, dtype), offset, *(given[name] for name in (*takes, "remote_pe")))
+
+    return atomic
+
+
+atomic_fetch, atomic_inc, atomic_fetch_inc = map(_atomic, (api.atomic_fetch, api.atomic_inc, api.atomic_fetch_inc))
+atomic_set, atomic_swap = _atomic(api.atomic_set, "value"), _atomic(api.atomic_swap, "value")
+atomic_add, atomic_fetch_add = _atomic(api.atomic_add, "value"), _atomic(api.atomic_fetch_add, "value")
+atomic_and, atomic_fetch_and = _atomic(api.atomic_and, "value"), _atomic(api.atomic_fetch_and, "value")
+atomic_or, atomic_fetch_or = _atomic(api.atomic_or, "value"), _atomic(api.atomic_fetch_or, "value")
+atomic_xor, atomic_fetch_xor = _atomic(api.atomic_xor, "value"), _atomic(api.atomic_fetch_xor, "value")
+atomic_compare_swap = _atomic(api.atomic_compare_swap, "cond", "value")
+
+
+def _perform(coll: str, team: int, dest: Any, source: Any, argument: Any, stream: Any) -> None:
+    """Perform a collective. argument: the op or the root, if there is one."""
+    if coll in ("reduce", "reducescatter"):
+        if argument not in OPERATIONS:
+            raise ValueError(f"nvshmem.core.{coll}: op must be {', '.join(OPERATIONS)}, not {argument!r}")
+        argument = getattr(api, argument.upper())
+    size = {"reduce": dest.size, "broadcast": dest.size, "alltoall": source.size - source.size % team_n_pes(team)}.get(coll, source.size)
+    getattr(api, coll)(team, dest, source[:size], *(() if argument is None else (argument,)), stream=stream)
+
+
+def reduce(team: int, dst_array: Any, src_array: Any, op: str, stream: Any = None) -> None:
+    """Combine the members' arrays."""
+    _perform("reduce", team, typed(dst_array), typed(src_array), op, stream)
+
+
+def reducescatter(team: int, dst_array: Any, src_array: Any, op: str, stream: Any = None) -> None:
+    """Combine the members' arrays, of which each member gets a part."""
+    _perform("reducescatter", team, typed(dst_array), typed(src_array), op, stream)
+
+
+def alltoall(team: int, dst_array: Any, src_array: Any, stream: Any = None) -> None:
+    """Exchange parts of the arrays among the members."""
+    _perform("alltoall", team, typed(dst_array), typed(src_array), None, stream)
+
+
+def fcollect(team: int, dst_array: Any, src_array: Any, stream: Any = None) -> None:
+    """Concatenate the members' arrays."""
+    _perform("fcollect", team, typed(dst_array), typed(src_array), None, stream)
+
+
+def broadcast(team: int, dst_array: Any, src_array: Any, root: int = 0, stream: Any = None) -> None:
+    """Copy the root's array to all members."""
+    _perform("broadcast", team, typed(dst_array), typed(src_array), root, stream)
+
+
+def collective_on_buffer(
+    coll: str, team: int, dest: Any, src: Any, dtype: Any = None, op: Any = None, root: int = 0, stream: Any = None,
+    enable_timing: bool = False,
+) -> float:  # fmt: skip
+    """Perform the collective ``coll`` on buffers, and return its time in ms if enable_timing is set, otherwise 0."""
+    argument = {"reduce": op, "reducescatter": op, "broadcast": root, "alltoall": None, "fcollect": None}[coll]
+    started = time.perf_counter()
+    _perform(coll, team, typed(dest, dtype), typed(src, dtype), argument, stream)
+    if not enable_timing:
+        return 0
+    api.synchronize(stream)
+    return 1e3 * (time.perf_counter() - started)
