@@ -1,0 +1,29 @@
+"""A warp puts what all warps of the block have written, but put_warp synchronizes its own warp only."""
+
+import sys
+
+import numpy as np
+
+import pgas
+from pgas import cuda
+
+MISSING = "syncthreads"
+RIGHT = "right" in sys.argv
+THREADS = 64
+
+
+@pgas.jit
+def send(data, source):
+    thread = cuda.threadIdx.x
+    source[thread] = 7  #: first
+    if RIGHT:
+        cuda.syncthreads()
+    if thread < 32:
+        pgas.put_warp(data, source, 1 - pgas.my_pe())  #: second
+
+
+with pgas.init():
+    data, source = pgas.zeros(THREADS, np.int64), pgas.zeros(THREADS, np.int64)
+    pgas.launch(send, 1, THREADS, (data, source))
+    pgas.barrier_all()
+    print(f"PE {pgas.my_pe()} received {data.copy_to_host().sum()}")
