@@ -9,9 +9,15 @@ import sys as _sys
 if _sys.argv[:1] == ["-m"] and _sys.orig_argv[-len(_sys.argv)].removeprefix("-m").partition(".")[0] == "pgas" and not _sys.flags.safe_path:
     del _sys.path[0]
 
+from pgas.base import config as _config
 from pgas.base import launcher as _launcher
 from pgas.base.version import __version__ as __version__
 
 if not _launcher.is_launcher():  # A command that only starts programs takes 0.1 s without the compiler, and 0.9 s with it.
     from pgas.api import *  # noqa: F403
     from pgas.api import __all__ as __all__
+
+    if _folder := _config.read("PGAS_CHECK"):
+        from pgas.check import start as _start
+
+        _start(_folder)

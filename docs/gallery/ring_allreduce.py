@@ -50,6 +50,7 @@ def puts(data, inbox, chunks):
         for chunk in range(cuda.blockIdx.x, chunks, cuda.gridDim.x):
             part = slice(chunk * size, (chunk + 1) * size)
             pgas.put_nbi_block(inbox[part], data[part], (pgas.my_pe() + 1) % pgas.n_pes())
+        pgas.fence()  # the second time writes the same elements
 
 
 options = argparse.ArgumentParser(description=__doc__)

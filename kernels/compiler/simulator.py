@@ -128,11 +128,16 @@ def bits_of(value: Any) -> int:
 # ------------------------------------------------------------------------------------------------------------- public names
 
 
+#: Function of a public function's name, the names of its parameters, its arguments, and its body: it calls the body. A checker of
+#: programs sets it (pgas/check/).
+tap: Callable[[str, tuple[str, ...], list[Any], Callable[..., Any]], Any] | None = None
+
+
 def overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
     # Call typing once per combination of types, so that operands are rejected with the same message as on a GPU.
     taken = parameters.in_kernels(stub)
     given = {name: p.default for name, p in taken.parameters.items()}
-    defaults = tuple(given.values())
+    names, defaults = tuple(given), tuple(given.values())
     required = sum(d is inspect.Parameter.empty for d in defaults)
     bodies: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
@@ -148,7 +153,8 @@ def overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Call
         body = bodies.get(key)
         if body is None:
             body = bodies[key] = typing(*[type_of(a) for a in args])
-        return from_device(body(*[PLAIN[type(a)](a) if type(a) in PLAIN else a for a in args]))
+        values = [PLAIN[type(a)](a) if type(a) in PLAIN else a for a in args]
+        return from_device(body(*values) if tap is None else tap(stub.__name__, names, values, body))
 
     return call
 

@@ -20,26 +20,41 @@ from greenlet import getcurrent
 
 from pgas.base import model
 from pgas.base.errors import PgasError
-from pgas.sim.scheduler import FULL_MASK, WARP_SIZE, Block, Gathering, Index, Launch, Rendezvous, ScheduleObserver, SimThread, Worker
+from pgas.sim.scheduler import (
+    FULL_MASK,
+    WARP_SIZE,
+    Block,
+    Gathering,
+    Index,
+    Launch,
+    Rendezvous,
+    ScheduleObserver,
+    SimThread,
+    ThreadWatcher,
+    Worker,
+)
 from pgas.sim.turns import Turns
 
 __all__ = [
     "FULL_MASK", "WARP_SIZE", "Block", "ScheduleObserver", "SimThread", "Worker", "add_failure_hook", "add_idle_hook", "block_barrier",
     "block_dim", "block_index", "block_vote", "current", "enter", "go_on_waiting", "grid_barrier", "grid_dim", "host_frame", "install",
-    "launch", "leave", "preempt", "remove_failure_hook", "remove_idle_hook", "report", "set_observer", "thread_index", "wait_for_kernels",
-    "warp_barrier", "warp_exchange", "whole_block", "whole_warp", "worker", "yield_",
+    "launch", "leave", "preempt", "remove_failure_hook", "remove_idle_hook", "report", "set_observer", "set_watcher", "thread_index",
+    "wait_for_kernels", "warp_barrier", "warp_exchange", "whole_block", "whole_warp", "worker", "yield_",
 ]  # fmt: skip
 
 _launch: Launch | None = None
 _observer: ScheduleObserver | None = None
+_watcher: ThreadWatcher | None = None
 _idle_hooks: list[Callable[[], None]] = []
 _failure_hooks: list[Callable[[BaseException], None]] = []
 
 
-def launch(fn: Callable[..., Any], args: tuple[Any, ...], grid: Index, block: Index, dynshared: int = 0, debug: bool = False) -> None:
+def launch(
+    fn: Callable[..., Any], args: tuple[Any, ...], grid: Index, block: Index, dynshared: int = 0, debug: bool = False, stream: Any = 0
+) -> None:
     """Run `fn(*args)` once for every thread of `grid` x `block`; return when all have returned.
 
-    dynshared is the size of the dynamic shared memory in bytes; debug makes division by zero an error.
+    dynshared is the size of the dynamic shared memory in bytes; debug makes division by zero an error; stream is for watchers.
 
     An exception in a thread ends the launch and is raised here with the thread's `tid` and `ctaid` in its text. Kernels of several host
     threads run one after another, in the order of these calls.
@@ -54,7 +69,9 @@ def launch(fn: Callable[..., Any], args: tuple[Any, ...], grid: Index, block: In
     with _turns.take(getattr(fn, "__name__", str(fn)), _look):
         try:
             _launch = running = Launch(fn, args, grid, block, dynshared, debug)
-            running.observer, running.idle_hooks = _observer, _idle_hooks
+            running.observer, running.watcher, running.idle_hooks = _observer, _watcher, _idle_hooks
+            if _watcher is not None:
+                _watcher.launch_started(running, stream)
             failed = True
             try:
                 try:
@@ -71,6 +88,8 @@ def launch(fn: Callable[..., Any], args: tuple[Any, ...], grid: Index, block: In
             finally:
                 if _observer is not None:
                     _observer.launch_ended(failed)
+                if _watcher is not None:
+                    _watcher.launch_ended(running)
         finally:
             _launch = None
 
@@ -370,6 +389,12 @@ def set_observer(observer: ScheduleObserver | None) -> None:
     if _launch is not None:
         raise PgasError("the observer cannot be changed while a kernel runs")
     _observer = observer
+
+
+def set_watcher(watcher: ThreadWatcher | None) -> None:
+    """Tell `watcher` what the threads of kernels do from now on (`pgas.sim.watch`); None: nobody."""
+    global _watcher
+    _watcher = watcher
 
 
 def worker() -> Worker:

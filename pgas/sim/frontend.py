@@ -58,7 +58,7 @@ class SimulatedKernel:
         kernel_args = tuple(_argument(self.kernel, arg, write_back) for arg in args)
         fake = self.kernel
         before_launch(fake, kernel_args)
-        engine.launch(_runs(fake), kernel_args, self.grid_dim, self.block_dim, self.dynshared_size, fake._debug)
+        engine.launch(_runs(fake), kernel_args, self.grid_dim, self.block_dim, self.dynshared_size, fake._debug, self.stream)
         for copy in write_back:
             copy()
 

@@ -56,6 +56,22 @@ class ScheduleObserver(Protocol):
         """The kernel is over; failed: by an error or an interrupt."""
 
 
+class ThreadWatcher(Protocol):
+    """Events of kernels that a checker of programs receives (see `pgas.sim.watch`)."""
+
+    def launch_started(self, launch: "Launch", stream: Any) -> None:
+        """A kernel is about to run in the order of a stream."""
+
+    def launch_ended(self, launch: "Launch") -> None:
+        """The kernel is over."""
+
+    def threads_synced(self, block: "Block", threads: Sequence["SimThread"], *, whole: bool) -> None:
+        """These threads of a block met; whole: in a barrier of the block."""
+
+    def grid_synced(self, launch: "Launch") -> None:
+        """All threads of the grid met."""
+
+
 class SimThread:
     """One CUDA thread. `linear` is its index in the block, in which x varies fastest, like in hardware."""
 
@@ -125,6 +141,8 @@ class Block:
         self.launch.release(met.workers)
         if self.launch.observer is not None:
             self.launch.observer.threads_synced([w.thread for w in met.workers])
+        if self.launch.watcher is not None:
+            self.launch.watcher.threads_synced(self, [w.thread for w in met.workers], whole=True)
 
     def release_warp(self, warp: int, key: tuple[str, int]) -> None:
         """Make the lanes of a warp operation runnable, because all have come."""
@@ -132,6 +150,8 @@ class Block:
         self.launch.release(met.workers)
         if self.launch.observer is not None:
             self.launch.observer.threads_synced([w.thread for w in met.workers])
+        if self.launch.watcher is not None:
+            self.launch.watcher.threads_synced(self, [w.thread for w in met.workers], whole=False)
 
     def exited(self, thread: SimThread) -> None:
         """Account for a thread that returned. Like on hardware, barriers no longer wait for it."""
@@ -187,6 +207,7 @@ class Launch:
         self.hub = getcurrent()
         self.name = getattr(fn, "__name__", repr(fn))
         self.observer: ScheduleObserver | None = None
+        self.watcher: ThreadWatcher | None = None
         self.idle_hooks: Sequence[Callable[[], None]] = ()
         self.idle_workers = _idle.workers
         self.nblocks, self.nthreads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
@@ -276,6 +297,8 @@ class Launch:
             self.release(waiters)
         if self.observer is not None:
             self.observer.grid_synced()
+        if self.watcher is not None:
+            self.watcher.grid_synced(self)
 
     def start_worker(self) -> None:
         """Start threads that have not started, on one more greenlet."""

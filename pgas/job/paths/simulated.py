@@ -33,10 +33,12 @@ def host_array(array: Any) -> Any:
     return ndarray_of(array) if is_array(array) else None
 
 
-def core_stream(stream: Any) -> int:
-    if not (is_default(stream) or isinstance(stream, cuda.stream) or stream is cuda.stream):
+def core_stream(stream: Any) -> Any:
+    if is_default(stream):
+        return 0
+    if not (isinstance(stream, cuda.stream) or stream is cuda.stream):
         handle(stream)
-    return 0
+    return stream
 
 
 def handle_of(stream: Any) -> int:

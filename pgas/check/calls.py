@@ -1,0 +1,298 @@
+"""The operations of pgas as events: which memory a call reads and writes, when, and what it orders. By name without scope, in CALLS."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pgas.check import log
+from pgas.check.log import ADD, ATOMIC_ADD, ATOMIC_OTHER, ATOMIC_SET, PLAIN, SET
+from pgas.kernels import window
+from pgas.kernels.codes import Comparison, SignalOp
+from pgas.kernels.compiler import simulator
+from pgas.kernels.ops.lock import owner
+from pgas.sim import mem
+from pgas.sim.arrays import LocalArray, SharedArray, ndarray_of
+
+
+@dataclass
+class WatchedCall:
+    """A call of an operation by a thread, or by the first thread of a warp or block for all."""
+
+    recorder: Any
+    name: str
+    given: dict[str, Any]
+    thread: int
+    site: int
+    width: int  #: number of threads that make the call together, 0 for one thread
+
+    def tell(self, code: int, *event: Any) -> None:
+        """Note an event of the calling thread that has a turn."""
+        self.recorder.log.add(code, self.recorder.log.turn(), self.thread, self.site, *event)
+
+    def span(self, name: str, nelems: Any = None) -> tuple[int, int]:
+        """Return the address and size in bytes of an operand, or of its first elements; address 0 if only this thread has it."""
+        array = self.given[name]
+        view = ndarray_of(array)
+        count = view.size if nelems is None else int(nelems)
+        return self.address(array), count * view.dtype.itemsize
+
+    def address(self, array: Any) -> int:
+        """Return the tagged address of an array, 0 for one that only this thread has."""
+        if isinstance(array, LocalArray) and not isinstance(array, SharedArray):
+            return 0
+        addr = simulator.address_of(array)
+        return self.recorder.tagged(addr, self.recorder.watched() if isinstance(array, SharedArray) else None)
+
+    def element(self, name: str, idx: Any = None) -> tuple[int, int]:
+        """Return the address and size of the element that the operands name."""
+        array = self.given[name]
+        return simulator.address_of_element(array, self.given["idx"] if idx is None else idx), ndarray_of(array).dtype.itemsize
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a call notes at its beginning and at its end."""
+
+    begin: Callable[[WatchedCall], None]
+    end: Callable[[WatchedCall, Any], None] = lambda call, result: None
+
+
+def _on(addr: int, pe: Any) -> int:
+    """Return the address of the same object on a PE."""
+    return addr & window.OFFSET_MASK | window.slot(int(pe)) if pe is not None else addr
+
+
+def _put(*, nbi: bool, signal: bool = False) -> Callable[[WatchedCall], None]:
+    def begin(call: WatchedCall) -> None:
+        given = call.given
+        source, nbytes = call.span("source", given.get("nelems"))
+        dest, _ = call.span("dest")
+        pe, small = int(given["pe"]), not signal and nbytes <= 8
+        where = _on(dest, pe)
+        if small:
+            call.tell(log.UPDATE, pe, where, nbytes, PLAIN, None, False)
+            call.tell(log.PUT, pe, 0, source, nbytes, 1, 0, 0, nbi, False, call.width)
+        else:
+            call.tell(log.PUT, pe, where, source, nbytes, 1, 0, 0, nbi, signal, call.width)
+        if signal:
+            _signal(call)
+
+    return begin
+
+
+def _get(*, nbi: bool) -> Callable[[WatchedCall], None]:
+    def begin(call: WatchedCall) -> None:
+        source, nbytes = call.span("source", call.given.get("nelems"))
+        dest, _ = call.span("dest")
+        call.tell(log.GET, int(call.given["pe"]), dest, _on(source, call.given["pe"]), nbytes, 1, 0, 0, nbi, call.width)
+
+    return begin
+
+
+def _strided(code: int) -> Callable[[WatchedCall], None]:
+    def begin(call: WatchedCall) -> None:
+        given = call.given
+        dest, source = given["dest"], given["source"]
+        width = ndarray_of(dest).dtype.itemsize
+        steps = int(given["dst_stride"]), int(given["src_stride"])
+        held = min(-(-ndarray_of(array).size // step) for array, step in zip((dest, source), steps, strict=True))
+        count = held if given["nelems"] is None else int(given["nelems"])
+        to, origin = call.address(dest), call.address(source)
+        pe = int(given["pe"])
+        to, origin = (_on(to, pe), origin) if code == log.PUT else (to, _on(origin, pe))
+        more = (False, False, 0) if code == log.PUT else (False, 0)
+        call.tell(code, pe, to, origin, width, count, steps[0] * width, steps[1] * width, *more)
+
+    return begin
+
+
+def _p(call: WatchedCall) -> None:
+    addr, nbytes = call.element("dest")
+    pe, value = int(call.given["pe"]), call.given["value"]
+    call.tell(log.UPDATE, pe, _on(addr, pe), nbytes, PLAIN, _number(value), False)
+
+
+def _g(call: WatchedCall) -> None:
+    addr, nbytes = call.element("source")
+    pe = int(call.given["pe"])
+    call.tell(log.GET, pe, 0, _on(addr, pe), nbytes, 1, 0, 0, False, 0)
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, (int, np.integer)) else None
+
+
+def _signal(call: WatchedCall) -> None:
+    addr, nbytes = call.element("sig")
+    pe = int(call.given["pe"])
+    kind = SET if call.given["op"] == SignalOp.SET else ADD
+    call.tell(log.UPDATE, pe, _on(addr, pe), nbytes, kind, _number(call.given["value"]), False)
+
+
+def _atomic(kind: int, *, fetches: bool, value: Any = "value") -> _Kind:
+    def begin(call: WatchedCall) -> None:
+        addr, nbytes = call.element("dest")
+        pe = int(call.given["pe"])
+        given = call.given[value] if isinstance(value, str) else value
+        call.tell(log.UPDATE, pe, _on(addr, pe), nbytes, kind, _number(given), fetches)
+
+    def end(call: WatchedCall, result: Any) -> None:
+        addr, _ = call.element("dest")
+        call.tell(log.FETCHED, _on(addr, call.given["pe"]))
+
+    return _Kind(begin, end) if fetches else _Kind(begin)
+
+
+def _fetch(name: str) -> _Kind:
+    """Note an atomic read."""
+
+    def begin(call: WatchedCall) -> None:
+        addr, nbytes = call.element(name)
+        call.tell(log.UPDATE, int(call.given["pe"]), _on(addr, call.given["pe"]), nbytes, ATOMIC_OTHER, None, True)
+
+    def end(call: WatchedCall, result: Any) -> None:
+        addr, _ = call.element(name)
+        call.tell(log.FETCHED, _on(addr, call.given["pe"]))
+
+    return _Kind(begin, end)
+
+
+def _nothing(call: WatchedCall) -> None:
+    pass
+
+
+def _found(call: WatchedCall, name: str, idx: Any, value: Any) -> None:
+    """Note that a wait or test of an element has succeeded."""
+    addr, nbytes = call.element(name, idx)
+    found = mem.load(addr, nbytes)
+    call.tell(log.ACQUIRED, addr, nbytes, int(call.given["cmp"]), int(value) & (1 << 8 * nbytes) - 1, found)
+
+
+def _waited(name: str) -> _Kind:
+    def end(call: WatchedCall, result: Any) -> None:
+        _found(call, name, call.given["idx"], call.given["value"])
+
+    return _Kind(_nothing, end)
+
+
+def _tested(call: WatchedCall, result: Any) -> None:
+    if result:
+        _found(call, "ivar", call.given["idx"], call.given["value"])
+
+
+def _signal_fetched(call: WatchedCall, result: Any) -> None:
+    addr, nbytes = call.element("sig")
+    call.tell(log.ACQUIRED, addr, nbytes, int(Comparison.EQ), int(result), int(result))
+
+
+def _several(which: Callable[[WatchedCall, Any, Sequence[int]], Sequence[int]]) -> _Kind:
+    """Note a wait or test of several elements. which: function that returns those that are known to satisfy the condition."""
+
+    def end(call: WatchedCall, result: Any) -> None:
+        given = call.given
+        ivars = given["ivars"]
+        count = ndarray_of(ivars).size if given["nelems"] is None else int(given["nelems"])
+        status = None if given["status"] is None else ndarray_of(given["status"])
+        asked = [i for i in range(count) if status is None or not status[i]]
+        values = given.get("values")
+        for i in which(call, result, asked):
+            _found(call, "ivars", int(i), given["value"] if values is None else ndarray_of(values)[i])
+
+    return _Kind(_nothing, end)
+
+
+def _all(call: WatchedCall, result: Any, asked: Sequence[int]) -> Sequence[int]:
+    return asked if result is None or result else ()
+
+
+def _any(call: WatchedCall, result: Any, asked: Sequence[int]) -> Sequence[int]:
+    return (int(result),) if result >= 0 else ()
+
+
+def _some(call: WatchedCall, result: Any, asked: Sequence[int]) -> Sequence[int]:
+    return ndarray_of(call.given["indices"])[: int(result)].tolist()  # type: ignore[no-any-return]
+
+
+def _order(call: WatchedCall) -> None:
+    pe = call.given.get("pe")
+    call.tell(log.ORDER, call.name, None if pe is None else int(pe))
+
+
+def _lock(call: WatchedCall) -> tuple[int, int]:
+    addr, _ = call.element("lock")
+    pe = int(owner(addr))
+    return _on(addr, pe), pe
+
+
+def _set_lock(call: WatchedCall, result: Any) -> None:
+    if not result:  # None, or 0 of test_lock.
+        call.tell(log.ACQUIRED, _lock(call)[0], 8, None, 0, 0)
+
+
+def _clear_lock(call: WatchedCall) -> None:
+    addr, pe = _lock(call)
+    call.tell(log.ORDER, "quiet", None)
+    call.tell(log.UPDATE, pe, addr, 8, ATOMIC_ADD, None, False)
+
+
+def _collective(call: WatchedCall) -> tuple[Any, tuple[int, ...]]:
+    """Return the group in which calls of members match, and the members."""
+    if "team" not in call.given:
+        return "all", tuple(range(call.recorder.job.n_pes))
+    team = int(call.given["team"])
+    pes = call.recorder.job.teams.find(team).pes
+    return (team, int(call.given["channel"]), pes), pes
+
+
+def _enter(call: WatchedCall) -> None:
+    group, members = _collective(call)
+    given = call.given
+    dest = call.span("dest") if "dest" in given else (0, 0)
+    source = call.span("source") if "source" in given else (0, 0)
+    op = given.get("op")
+    what = (call.name, None if op is None else str(op), None if "dest" not in given else ndarray_of(given["dest"]).dtype.str)
+    root = given.get("root")
+    part = None if given.get("part") is None else tuple(map(int, given["part"]))
+    rows = None
+    if call.name == "alltoallv":
+        size = ndarray_of(given["dest"]).dtype.itemsize
+        rows = tuple(
+            [int(n) * size for n in ndarray_of(given[name])[: len(members)]]
+            for name in ("dest_displs", "dest_counts", "source_displs", "source_counts")
+        )
+    call.tell(log.ENTER, group, what, members, *dest, *source, None if root is None else int(root), part, rows)
+
+
+def _left(call: WatchedCall, result: Any) -> None:
+    group, _ = _collective(call)
+    call.recorder.log.add(log.LEFT, call.recorder.log.turn(), call.thread, call.width, call.site, group)
+
+
+_COLLECTIVE = _Kind(_enter, _left)
+
+CALLS: dict[str, _Kind] = {
+    "put": _Kind(_put(nbi=False)), "put_nbi": _Kind(_put(nbi=True)),
+    "put_signal": _Kind(_put(nbi=False, signal=True)), "put_signal_nbi": _Kind(_put(nbi=True, signal=True)),
+    "get": _Kind(_get(nbi=False)), "get_nbi": _Kind(_get(nbi=True)),
+    "iput": _Kind(_strided(log.PUT)), "iget": _Kind(_strided(log.GET)),
+    "p": _Kind(_p), "g": _Kind(_g), "signal_op": _Kind(_signal),
+    "atomic_fetch": _fetch("dest"),
+    "atomic_set": _atomic(ATOMIC_SET, fetches=False), "atomic_swap": _atomic(ATOMIC_SET, fetches=True),
+    "atomic_compare_swap": _atomic(ATOMIC_OTHER, fetches=True),
+    "atomic_inc": _atomic(ATOMIC_ADD, fetches=False, value=1), "atomic_fetch_inc": _atomic(ATOMIC_ADD, fetches=True, value=1),
+    "atomic_add": _atomic(ATOMIC_ADD, fetches=False), "atomic_fetch_add": _atomic(ATOMIC_ADD, fetches=True),
+    **{f"atomic_{name}": _atomic(ATOMIC_OTHER, fetches=False) for name in ("min", "max", "and", "or", "xor")},
+    **{f"atomic_fetch_{name}": _atomic(ATOMIC_OTHER, fetches=True) for name in ("min", "max", "and", "or", "xor")},
+    "wait_until": _waited("ivar"), "signal_wait_until": _waited("sig"), "test": _Kind(_nothing, _tested),
+    "signal_fetch": _Kind(_nothing, _signal_fetched),
+    **{f"{form}_all{suffix}": _several(_all) for form in ("wait_until", "test") for suffix in ("", "_vector")},
+    **{f"{form}_any{suffix}": _several(_any) for form in ("wait_until", "test") for suffix in ("", "_vector")},
+    **{f"{form}_some{suffix}": _several(_some) for form in ("wait_until", "test") for suffix in ("", "_vector")},
+    **dict.fromkeys(("fence", "quiet", "quiet_pe", "flush"), _Kind(_order)),
+    "set_lock": _Kind(_nothing, _set_lock), "test_lock": _Kind(_nothing, _set_lock), "clear_lock": _Kind(_clear_lock),
+    **dict.fromkeys(("barrier_all", "sync_all", "barrier", "team_sync"), _COLLECTIVE),
+    **dict.fromkeys(("alltoall", "alltoallv", "broadcast", "fcollect", "collect", "reduce", "reducescatter"), _COLLECTIVE),
+    **dict.fromkeys(("inscan", "exscan", "maxloc", "minloc"), _COLLECTIVE),
+}  # fmt: skip

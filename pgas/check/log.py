@@ -1,0 +1,126 @@
+"""The log of a PE: what its kernels and its host did, in the order of the PE. `merged` puts the logs of all PEs into one order.
+
+An event is a tuple that begins with one of the codes below. Synchronization has a *turn*, a number from one counter that all PEs share. A
+release takes its turn before it takes effect, and an acquire after it has; in the order of turns, a release therefore comes before what
+it released. Other events need none: they come after the turn that their PE took before them.
+
+Threads, sites, and launches are numbers of the PE. Address 0 stands for memory that no other thread has, such as local arrays.
+"""
+
+import ctypes
+import heapq
+import mmap
+import os
+import pickle
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from pgas.native import atomics
+
+Event = tuple[Any, ...]
+
+(
+    JOB,  # n_pes
+    SITE,  # number, file, line, column, function, text
+    MADE,  # address, nbytes, site, shape, dtype: a symmetric array
+    LAUNCH,  # launch, first thread, threads of a block, blocks, stream, name, site
+    ENDED,  # launch
+    MET,  # first thread of the block, threads or None for all: in a barrier of the block or a warp operation
+    GRID,  # launch
+    LOAD, STORE, ATOMIC, SAME,  # thread, address, nbytes, site: by the kernel's own code; SAME: a store of what is there
+    FENCE,  # thread, scope of CUDA
+    PUT,  # turn, thread, site, pe, dest, source, nbytes of an element, elements, strides in bytes, nbi, signal follows, threads
+    GET,  # turn, thread, site, pe, dest, source, nbytes of an element, elements, strides, nbi, threads
+    UPDATE,  # turn, thread, site, pe, address, nbytes, kind, value, fetches: an atomic or a signal
+    ACQUIRED,  # turn, thread, site, address, nbytes, comparison or None, value, found: a wait or test has succeeded, a lock is set
+    FETCHED,  # turn, thread, site, address: an atomic has returned a value
+    ORDER,  # turn, thread, site, what, pe: fence, quiet, quiet_pe, flush
+    ENTER,  # turn, thread, site, group, what, members, dest, nbytes, source, nbytes, root, part, rows: of alltoallv, in bytes
+    LEFT,  # turn, thread, whole warp or block, site, group
+    WAITED,  # stream or None: the host has waited for kernels
+    MEETS, HAS_MET,  # turn: the host exchanges values with all PEs
+    COMPLETED,  # turn: the host has completed the operations of all kernels
+    RECORDED,  # event, stream
+    AWAITED,  # event, stream, or None for the host
+) = range(26)  # fmt: skip
+
+#: Kinds of UPDATE: of a word by p or a small put, by a signal that sets, by a signal that adds, and by atomics.
+PLAIN, SET, ADD, ATOMIC_SET, ATOMIC_ADD, ATOMIC_OTHER = range(6)
+
+#: By code, position of the turn in events that have one.
+_TURNS = {PUT: 1, GET: 1, UPDATE: 1, ACQUIRED: 1, FETCHED: 1, ORDER: 1, ENTER: 1, LEFT: 1, MEETS: 1, HAS_MET: 1, COMPLETED: 1}
+
+#: Number of events that are written together.
+_BATCH = 4096
+
+_COUNTER = "counter"
+
+
+class Log:
+    """The events of this process, on their way to a file in a folder that all PEs of the job share."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: IO[bytes] | None = None
+        fd = os.open(folder / _COUNTER, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(fd, mmap.PAGESIZE)
+            self._counter = mmap.mmap(fd, mmap.PAGESIZE)
+        finally:
+            os.close(fd)
+        self._address = ctypes.addressof(ctypes.c_uint64.from_buffer(self._counter))
+        self._events: list[Event] = []
+
+    def open(self, pe: int) -> None:
+        """Begin the log of a PE."""
+        self._file = open(self._folder / f"{pe}.log", "ab")  # noqa: SIM115
+
+    def turn(self) -> int:
+        """Take the next turn among all PEs."""
+        return int(atomics.atomic_add_u64(self._address, 1))
+
+    def add(self, *event: Any) -> None:
+        """Note an event."""
+        self._events.append(event)
+        if len(self._events) >= _BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the events of this process to its file."""
+        if self._file is not None and self._events:
+            pickle.dump(self._events, self._file, pickle.HIGHEST_PROTOCOL)
+            self._file.flush()
+            self._events = []
+
+
+def merged(folder: Path) -> Iterator[tuple[int, Event]]:
+    """Yield (pe, event) of all logs in a folder, in an order in which releases precede what they released."""
+    logs = [_in_turn(int(path.stem), path) for path in sorted(folder.glob("*.log"))]
+    for _, pe, _, events in heapq.merge(*logs):
+        for event in events:
+            yield pe, event
+
+
+def _in_turn(pe: int, path: Path) -> Iterator[tuple[int, int, int, list[Event]]]:
+    """Yield the events of a log in groups that begin with a turn: (turn, pe, number, events)."""
+    turn, number = -1, 0
+    group: list[Event] = []
+    for event in _read(path):
+        at = _TURNS.get(event[0])
+        if at is not None and event[at] is not None:
+            if group:
+                yield turn, pe, number, group
+            turn, number, group = max(turn, event[at]), number + 1, []
+        group.append(event)
+    if group:
+        yield turn, pe, number, group
+
+
+def _read(path: Path) -> Iterable[Event]:
+    with open(path, "rb") as file:
+        while True:
+            try:
+                yield from pickle.load(file)
+            except EOFError:
+                return

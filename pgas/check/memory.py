@@ -1,0 +1,188 @@
+"""Shadow memory: for each word, its last write and the reads since, to find accesses that nothing orders."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pgas.check.clocks import Epoch
+from pgas.check.state import Chain, Knowledge
+
+#: Kinds of access: by the thread itself; to a PE by an operation, which takes effect later; by non-blocking operations, of their source,
+#: of what a get writes, and of what a get reads.
+READ, WRITE, REMOTE, SOURCE, GOT, FROM = range(6)
+
+_WRITES = frozenset({WRITE, REMOTE, GOT})
+
+#: Classes of atomic accesses. Those of one class are atomic with respect to each other, and reads to all of pgas.
+CUDA, PGAS, SETS, READS = "an atomic of CUDA", "an atomic", "a signal that sets", "an atomic read"
+
+_PAGE_SHIFT = 12
+_PAGE = 1 << _PAGE_SHIFT
+#: Shadow cells are 4 bytes, on pages with smaller accesses 1 byte.
+_WORD_SHIFT = 2
+#: Maximum number of accesses of the threads of a block between two barriers that a cell keeps, and of all.
+_OF_PHASE, _OF_CELL = 2, 24
+
+
+@dataclass(eq=False, slots=True)
+class MemoryAccess:
+    """An access to memory. pe: the PE whose memory it is, for operations."""
+
+    kind: int
+    epoch: Epoch
+    site: int
+    what: str
+    pe: int = -1
+    atom: str = ""
+    chain: Chain | None = None  #: of the update whose arrival tells that this one has arrived
+    number: int = 0
+    call: Any = None  #: call of a collective, whose members' accesses do not race
+    state: Knowledge | None = None  #: of the thread that wrote
+    same: bool = False  #: whether the store changed nothing
+
+    def ordered_before(self, state: Knowledge, thread: int, remote_pe: int) -> bool:
+        """Whether this access is complete before one that a thread in a state makes; remote_pe: PE of an operation, else -1."""
+        kind, epoch = self.kind, self.epoch
+        if kind == READ:
+            return epoch.thread == thread or state.happened.covers(epoch)
+        if kind == WRITE:
+            return epoch.thread == thread or state.visible.covers(epoch)
+        if kind == REMOTE or (kind == SOURCE and not state.sources.covers(epoch)):  # Data that has arrived has been read.
+            arrived = state.arrived.get(self.pe)
+            if arrived is not None and arrived.covers(epoch):
+                return True
+            if self.chain is not None and state.updates.get(self.chain, -1) >= self.number:
+                return True
+            return kind == REMOTE and remote_pe == self.pe and state.fenced.covers(epoch)
+        return (state.sources if kind == SOURCE else state.gotten).covers(epoch)
+
+    def conflicts(self, other: "MemoryAccess") -> bool:
+        """Whether two accesses to the same bytes must be ordered; one of them writes."""
+        if self.call is not None and self.call == other.call:
+            return False
+        if other.same and self.kind == other.kind == WRITE and self.epoch.launch == other.epoch.launch:
+            return False  # Threads of a kernel may store the same value.
+        if not self.atom or not other.atom:
+            return True
+        return self.atom != other.atom and READS not in (self.atom, other.atom)
+
+
+Entry = MemoryAccess | tuple[MemoryAccess, ...] | None
+Race = Callable[[MemoryAccess, MemoryAccess, int, Knowledge], None]
+
+
+@dataclass(slots=True)
+class _Page:
+    shift: int = _WORD_SHIFT
+    writes: list[Entry] = field(default_factory=lambda: [None] * (_PAGE >> _WORD_SHIFT))
+    reads: list[Entry] = field(default_factory=lambda: [None] * (_PAGE >> _WORD_SHIFT))
+
+    def refine(self) -> None:
+        """Use cells of one byte from now on."""
+        for cells in (self.writes, self.reads):
+            cells[:] = [entry for entry in cells for _ in range(1 << self.shift)]
+        self.shift = 0
+
+
+class Shadow:
+    """The shadow of all memory that threads share.
+
+    Args:
+        race: function of two accesses that nothing orders, the earlier one first, an address, and the state of the later one's thread.
+    """
+
+    def __init__(self, race: Race) -> None:
+        self._pages: dict[int, _Page] = {}
+        self._race = race
+
+    def access(self, new: MemoryAccess, state: Knowledge, addr: int, nbytes: int) -> None:
+        """Check an access against earlier ones, and note it."""
+        thread, remote = new.epoch.thread, new.pe if new.kind == REMOTE else -1
+        writes = new.kind in _WRITES
+        for page, lo, hi in self._cells(addr, nbytes):
+            self._check(page.writes, lo, hi, new, state, thread, remote, addr)
+            if not writes:
+                _update(page.reads, lo, hi, lambda old: _with(old, new, state, thread, remote))
+                continue
+            self._check(page.reads, lo, hi, new, state, thread, remote, addr)
+            if new.atom:
+                _update(page.writes, lo, hi, lambda old: _with(old, new, state, thread, remote))
+            else:
+                page.writes[lo:hi] = [new] * (hi - lo)
+            page.reads[lo:hi] = [None] * (hi - lo)
+
+    def read(self, new: MemoryAccess, state: Knowledge, addr: int, nbytes: int) -> None:
+        """Like access() for a load of one element; faster if it fits into cells of 4 bytes."""
+        page = self._pages.get(addr >> _PAGE_SHIFT)
+        if page is None or not page.shift or (addr | nbytes) & 3 or (addr & _PAGE - 1) + nbytes > _PAGE:
+            self.access(new, state, addr, nbytes)
+            return
+        lo, thread = (addr & _PAGE - 1) >> _WORD_SHIFT, new.epoch.thread
+        for cell in range(lo, lo + (nbytes >> _WORD_SHIFT)):
+            old = page.reads[cell]
+            if old is new:  # No write since, because it would have removed this.
+                continue
+            if page.writes[cell] is not None:
+                self._check(page.writes, cell, cell + 1, new, state, thread, -1, addr)
+            page.reads[cell] = new if old is None else _with(old, new, state, thread, -1)
+
+    def writers(self, addr: int) -> tuple[MemoryAccess, ...]:
+        """Return the last writes of the word at an address."""
+        page, lo, _ = next(self._cells(addr, 1 if addr % 4 else 4))
+        return _members(page.writes[lo])
+
+    def _cells(self, addr: int, nbytes: int) -> Iterator[tuple[_Page, int, int]]:
+        end = addr + nbytes
+        while addr < end:
+            number = addr >> _PAGE_SHIFT
+            page = self._pages.get(number)
+            if page is None:
+                page = self._pages[number] = _Page()
+            last = min(end, (number + 1) << _PAGE_SHIFT)
+            if page.shift and (addr | last) & 3:
+                page.refine()
+            base = number << _PAGE_SHIFT
+            yield page, addr - base >> page.shift, last - base >> page.shift
+            addr = last
+
+    def _check(
+        self, cells: list[Entry], lo: int, hi: int, new: MemoryAccess, state: Knowledge, thread: int, remote: int, addr: int
+    ) -> None:
+        for entry in (cells[lo],) if hi - lo == 1 else set(cells[lo:hi]):
+            if entry is None or entry is new:
+                continue
+            for old in _members(entry):
+                if old.conflicts(new) and not old.ordered_before(state, thread, remote):
+                    self._race(old, new, addr, state)
+
+
+def _members(entry: Entry) -> tuple[MemoryAccess, ...]:
+    return () if entry is None else entry if type(entry) is tuple else (entry,)  # type: ignore[return-value]
+
+
+def _update(cells: list[Entry], lo: int, hi: int, change: Callable[[Entry], Entry]) -> None:
+    if hi - lo == 1:
+        cells[lo] = change(cells[lo])
+        return
+    changed: dict[Entry, Entry] = {}
+    for entry in set(cells[lo:hi]):
+        changed[entry] = change(entry)
+    cells[lo:hi] = [changed[entry] for entry in cells[lo:hi]]
+
+
+def _with(old: Entry, new: MemoryAccess, state: Knowledge, thread: int, remote: int) -> Entry:
+    """Return the accesses of a cell that later ones must be ordered after: those that are not ordered before the new one, and this."""
+    if old is None or old is new:
+        return new
+    kept, of_phase = [], 0
+    for access in _members(old):
+        if access is new:
+            return old
+        if access.ordered_before(state, thread, remote):
+            continue
+        if access.epoch.block == new.epoch.block and access.epoch.phase == new.epoch.phase and access.kind == new.kind:
+            of_phase += 1
+            if of_phase >= _OF_PHASE:
+                continue
+        kept.append(access)
+    return (*kept[-_OF_CELL:], new) if kept else new

@@ -1,0 +1,277 @@
+"""Records what a PE does: the kernels' accesses and barriers (`pgas.sim.watch`), the operations of pgas, and the host's calls."""
+
+import atexit
+import linecache
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from pgas.base.tracebacks import OF_PGAS
+from pgas.check import log
+from pgas.check.calls import CALLS, WatchedCall
+from pgas.job import runtime
+from pgas.job.memory.array import SymmetricArray, block_of
+from pgas.kernels import window
+from pgas.kernels.compiler import simulator
+from pgas.kernels.compiler.binding import HOST_FORMS
+from pgas.sim import engine, watch
+from pgas.sim.scheduler import WARP_SIZE, Block, Launch, SimThread, Worker
+
+#: Tags of addresses that only the threads of one block, or one PE, can access; addresses themselves have up to 48 bits.
+_SHARED, _PRIVATE = 1 << 62, 1 << 61
+_BLOCK_SHIFT = 64
+
+
+class Recorder:
+    """The watcher of this process. One kernel runs at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = log.Log(folder)
+        self.job: runtime.Job | None = None
+        self._launches, self._next_thread = 0, 1  # Thread 0 is the host.
+        self._first = 0
+        self._threads_of_block = 1
+        self._launched_at = 0
+        self._sites: dict[Any, int] = {}
+        self._streams: dict[int, Any] = {}
+        self._events: dict[int, Any] = {}
+        self._entering: dict[SimThread, Callable[[], None]] = {}
+        self.nbi = False  #: whether the host is in a non-blocking call
+        self._returned: dict[tuple[Block, int], bool] = {}
+        self._window = range(window.BASE, window.BASE + (1 << 46))
+
+    def restart(self, folder: Path) -> None:
+        """Write to another folder from now on, like another process: the next job begins a log there."""
+        self.log.flush()
+        self.log, self.job = log.Log(folder), None
+        self._launches, self._next_thread = 0, 1
+        self._sites.clear()
+        self._streams.clear()
+
+    # Kernels
+
+    def launch_started(self, launch: Launch, stream: Any) -> None:
+        self.begin()
+        self._launches += 1
+        self._first, self._threads_of_block = self._next_thread, launch.nthreads
+        self._next_thread += launch.nblocks * launch.nthreads
+        self._launched_at = self.site(sys._getframe(1))
+        self.log.add(
+            log.LAUNCH, self._launches, self._first, launch.nthreads, launch.nblocks, self.stream(stream), launch.name, self._launched_at
+        )
+
+    def launch_ended(self, launch: Launch) -> None:
+        self._entering.clear()
+        self._returned.clear()
+        self.log.add(log.ENDED, self._launches)
+
+    def threads_synced(self, block: Block, threads: Any, *, whole: bool) -> None:
+        first = self._first + block.linear * self._threads_of_block
+        self.log.add(log.MET, first, None if whole else [first + thread.linear for thread in threads])
+        if self._entering:
+            for thread in threads:
+                if (tell := self._entering.pop(thread, None)) is not None:  # The first barrier of a call is at its beginning.
+                    tell()
+
+    def grid_synced(self, launch: Launch) -> None:
+        self.log.add(log.GRID, self._launches)
+
+    def accessed(self, kind: int, addr: int, nbytes: int, frame: FrameType, *, shared: bool) -> None:
+        thread = watch.thread()
+        self.log.add(log.LOAD + kind, self.number(thread), self.tagged(addr, thread if shared else None), nbytes, self.site(frame))
+
+    def fenced(self, scope: str) -> None:
+        self.log.add(log.FENCE, self.number(watch.thread()), scope)
+
+    def number(self, thread: SimThread) -> int:
+        """Return the number of a thread of the running kernel."""
+        return self._first + thread.block.linear * self._threads_of_block + thread.linear
+
+    def tagged(self, addr: int, thread: SimThread | None = None) -> int:
+        """Return an address that differs from those of other PEs' and other blocks' own memory."""
+        if thread is not None:
+            return addr | _SHARED | (self._first + thread.block.linear << _BLOCK_SHIFT)
+        return addr if addr in self._window else addr | _PRIVATE
+
+    # Operations of pgas
+
+    def call(self, name: str, names: tuple[str, ...], values: list[Any], body: Callable[..., Any]) -> Any:
+        """Perform an operation that a kernel calls, and note it."""
+        plain = name.removesuffix("_warp").removesuffix("_block")
+        if self.nbi and plain in ("put", "get", "put_signal"):  # A host's non-blocking call has a kernel that blocks.
+            name, plain = name.replace(plain, f"{plain}_nbi"), f"{plain}_nbi"
+        kind = CALLS.get(plain)
+        if kind is None:
+            return body(*values)
+        thread = watch.thread()
+        width = 0 if name == plain else WARP_SIZE if name.endswith("_warp") else self._threads_of_block
+        leads = not width or thread.linear % width == 0
+        made = WatchedCall(self, plain, dict(zip(names, values, strict=True)), self.number(thread), self.site(sys._getframe(2)), width)
+        if not width:
+            kind.begin(made)
+        elif leads:
+            group = thread.block, thread.linear // width
+
+            def begin() -> None:
+                self._returned[group] = False
+                kind.begin(made)
+
+            self._entering[thread] = begin
+        result = body(*values)
+        if not width:
+            kind.end(made, result)
+        elif not self._returned.get((thread.block, thread.linear // width), True):  # The first that returns tells for all.
+            self._returned[thread.block, thread.linear // width] = True
+            kind.end(made, result)
+        return result
+
+    watched = staticmethod(watch.thread)
+
+    # The host
+
+    def begin(self) -> None:
+        """Open the log when the job is there."""
+        if self.job is not (job := runtime.current()):
+            if self.job is None:
+                self.log.open(job.my_pe)
+                self.log.add(log.JOB, job.n_pes)
+            self.job = job
+
+    def stream(self, stream: Any) -> Any:
+        """Return the number of a stream: 0 for the default stream."""
+        if stream is None or (type(stream) is int and stream == 0):
+            return 0
+        self._streams.setdefault(id(stream), stream)  # It is kept, so that no other stream gets its ID.
+        return list(self._streams).index(id(stream)) + 1
+
+    def host_accessed(self, kind: int, array: Any, frame: FrameType) -> None:
+        """Note that the host reads or writes the elements of a NumPy array in GPU memory."""
+        if self._on_host():
+            site = self.site(frame)
+            for addr, nbytes in _runs(array):
+                self.log.add(log.LOAD + kind, 0, self.tagged(addr), nbytes, site)
+
+    def stream_awaited(self, stream: Any) -> None:
+        if self._on_host():
+            self.log.add(log.WAITED, self.stream(stream))
+
+    def event_recorded(self, event: Any, stream: Any) -> None:
+        if self._on_host():
+            self.log.add(log.RECORDED, self._event(event), self.stream(stream))
+
+    def event_awaited(self, event: Any, stream: Any | None) -> None:
+        if self._on_host():
+            self.log.add(log.AWAITED, self._event(event), None if stream is None else self.stream(stream))
+
+    def _event(self, event: Any) -> int:
+        self._events.setdefault(id(event), event)  # It is kept, so that no other event gets its ID.
+        return id(event)
+
+    def _on_host(self) -> bool:
+        """Whether the host calls, in a job."""
+        if engine.current() is not None or not runtime.active():
+            return False
+        self.begin()
+        return True
+
+    def site(self, frame: FrameType | None) -> int:
+        """Return the number of the innermost line of the program at or above a frame."""
+        while frame is not None and OF_PGAS.match(frame.f_globals.get("__name__", "")):
+            if frame.f_code is Worker.run.__code__:
+                return self._launched_at
+            frame = frame.f_back
+        if frame is None:
+            return self._launched_at
+        key = frame.f_code, frame.f_lasti
+        known = self._sites.get(key)
+        if known is None:
+            known = self._sites[key] = len(self._sites) + 1
+            self.log.add(log.SITE, known, frame.f_code.co_filename, *_source(*key))
+        return known
+
+
+def _runs(array: Any) -> Iterator[tuple[int, int]]:
+    """Yield the address and size of each contiguous part of an array."""
+    if array.size == 0:
+        return
+    if array.flags.c_contiguous or array.flags.f_contiguous:
+        yield int(array.__array_interface__["data"][0]), array.nbytes
+        return
+    for i in range(len(array)):
+        yield from _runs(array[i : i + 1].reshape(array.shape[1:]) if array.ndim > 1 else array[i : i + 1])
+
+
+def _source(code: CodeType, at: int) -> tuple[int, int, str, str]:
+    """Return line, column, function, and text of an instruction's expression."""
+    line, last, left, right = list(code.co_positions())[at // 2]
+    line = line or code.co_firstlineno
+    text = linecache.getline(code.co_filename, line)
+    if left is None or right is None or line != last:
+        return line, left or 0, code.co_qualname, text.strip()
+    return line, left, code.co_qualname, text.encode()[left:right].decode()
+
+
+def install(folder: str | os.PathLike[str]) -> Recorder:
+    """Record this process from now on into a folder that exists."""
+    recorder = Recorder(Path(folder))
+    watch.install(recorder)
+    simulator.tap = recorder.call
+    _of_job(recorder)
+    watch.host_elements(SymmetricArray, recorder)
+    for name in ("put_nbi", "get_nbi", "put_signal_nbi"):
+        HOST_FORMS[name] = _non_blocking(recorder, HOST_FORMS[name])
+    atexit.register(lambda: recorder.log.flush())
+    return recorder
+
+
+def _non_blocking(recorder: Recorder, form: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        recorder.nbi = True
+        try:
+            return form(*args, **kwargs)
+        finally:
+            recorder.nbi = False
+
+    return call
+
+
+def _of_job(recorder: Recorder) -> None:
+    """Note the host's waits and exchanges."""
+    synchronize, complete, exchange, allocate = (getattr(runtime.Job, n) for n in ("synchronize", "complete", "exchange", "allocate"))
+
+    def synchronizing(job: Any, stream: Any, *args: Any, **kwargs: Any) -> None:
+        synchronize(job, stream, *args, **kwargs)
+        if engine.current() is None and runtime.active():
+            recorder.begin()
+            recorder.log.add(log.WAITED, None if stream is None else recorder.stream(stream))
+
+    def completing(job: Any, call: str) -> None:
+        complete(job, call)
+        if runtime.active():
+            recorder.begin()
+            recorder.log.add(log.COMPLETED, recorder.log.turn())
+
+    def exchanging(job: Any, value: Any) -> Any:
+        if not runtime.active():  # init() itself.
+            return exchange(job, value)
+        recorder.begin()
+        recorder.log.add(log.MEETS, recorder.log.turn())
+        found = exchange(job, value)
+        recorder.log.add(log.HAS_MET, recorder.log.turn())
+        return found
+
+    def allocating(job: Any, *args: Any, **kwargs: Any) -> Any:
+        array = allocate(job, *args, **kwargs)
+        recorder.begin()
+        block = block_of(array)
+        if block is not None:
+            recorder.log.add(
+                log.MADE, job.address(array), block.nbytes, recorder.site(sys._getframe(1)), tuple(array.shape), array.dtype.str
+            )
+        return array
+
+    for name, form in (("synchronize", synchronizing), ("complete", completing), ("exchange", exchanging), ("allocate", allocating)):
+        setattr(runtime.Job, name, form)

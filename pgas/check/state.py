@@ -1,0 +1,85 @@
+"""What a thread may rely on: the clocks of the memory model (docs/memory-model.md)."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from pgas.check import clocks
+from pgas.check.clocks import NOTHING, Clock
+
+#: A chain of updates of one word, each of which happens before the next; an update is known with all before it.
+Chain = tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Knowledge:
+    """Clocks of a thread. Each says of which events it holds; states never change, so that threads share them."""
+
+    happened: Clock = NOTHING  #: they happen before: loads have been performed, operations have been issued
+    visible: Clock = NOTHING  #: their stores are visible to this thread
+    released: Clock = NOTHING  #: their stores are visible to whoever sees a later signal of this thread: those before its fence
+    fenced: Clock = NOTHING  #: operations, each of which becomes visible before later operations of this thread to the same PE
+    sources: Clock = NOTHING  #: non-blocking operations that have read their sources
+    gotten: Clock = NOTHING  #: non-blocking gets that are complete
+    arrived: dict[int, Clock] = field(default_factory=dict)  #: by PE, operations whose data has arrived there
+    updates: dict[Chain, int] = field(default_factory=dict)  #: by chain, the number of the last update that has arrived
+
+    def __or__(self, other: "Knowledge") -> "Knowledge":
+        if self is other:
+            return self
+        values = [getattr(self, name) | getattr(other, name) for name in _CLOCKS]
+        if all(value is getattr(self, name) for value, name in zip(values, _CLOCKS, strict=True)):
+            arrived, updates = _joined(self.arrived, other.arrived), _latest(self.updates, other.updates)
+            if arrived is self.arrived and updates is self.updates:
+                return self
+        return _made(values, _joined(self.arrived, other.arrived), _latest(self.updates, other.updates))
+
+    def every(self, change: Callable[[Clock], Clock]) -> "Knowledge":
+        """Return a state all of whose clocks are changed alike."""
+        values = [change(getattr(self, name)) for name in _CLOCKS]
+        return _made(values, {pe: change(c) for pe, c in self.arrived.items()}, self.updates)
+
+    def map(self, change: Callable[[Clock], Clock], *names: str) -> "Knowledge":
+        """Return a state some of whose clocks are changed alike."""
+        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in names}
+        return replace(self, **changed)
+
+
+_CLOCKS = tuple(f.name for f in fields(Knowledge))[:6]
+
+
+def _made(values: list[Clock], arrived: dict[int, Clock], updates: dict[Chain, int]) -> Knowledge:
+    known: dict[str, Any] = dict(zip(_CLOCKS, values, strict=True))
+    return Knowledge(**known, arrived=arrived, updates=updates)
+
+
+def joined(states: Iterable[Knowledge]) -> Knowledge:
+    """Return what any of these states relies on."""
+    different = list({id(state): state for state in states}.values())
+    if len(different) == 1:
+        return different[0]
+    pes = {pe for state in different for pe in state.arrived}
+    arrived = {pe: clocks.joined([state.arrived[pe] for state in different if pe in state.arrived]) for pe in pes}
+    updates = different[0].updates
+    for state in {id(s.updates): s for s in different}.values():
+        updates = _latest(updates, state.updates)
+    parts = [clocks.joined([getattr(state, name) for state in different]) for name in _CLOCKS]
+    return _made(parts, arrived, updates)
+
+
+def _joined(mine: dict[int, Clock], other: dict[int, Clock]) -> dict[int, Clock]:
+    if mine is other or not other:
+        return mine
+    new = {}
+    for pe, clock in other.items():
+        known = mine.get(pe, NOTHING)
+        if (joined := known | clock) is not known:
+            new[pe] = joined
+    return mine | new if new else mine
+
+
+def _latest(mine: dict[Chain, int], other: dict[Chain, int]) -> dict[Chain, int]:
+    if mine is other or not other:
+        return mine
+    new = {chain: n for chain, n in other.items() if mine.get(chain, -1) < n}
+    return mine | new if new else mine

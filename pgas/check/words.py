@@ -1,0 +1,137 @@
+"""Words by which threads tell each other something: who has updated them, and what a thread knows that has seen a value."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from pgas.check.log import ADD, ATOMIC_ADD, ATOMIC_SET, PLAIN, SET
+from pgas.check.memory import MemoryAccess
+from pgas.check.state import Knowledge
+from pgas.kernels.codes import Comparison
+
+_SETS, _ADDS = (PLAIN, SET, ATOMIC_SET), (ADD, ATOMIC_ADD)
+
+#: Maximum number of updates of a word that are examined one by one; earlier ones are known to whoever sees the word.
+_MOST = 32
+
+
+@dataclass(eq=False, slots=True)
+class WordUpdate:
+    """An update of a word."""
+
+    access: MemoryAccess
+    kind: int
+    value: int | None
+    state: Knowledge  #: of the thread at the update
+    told: Knowledge  #: what a thread knows that has seen the update
+    addr: int = 0
+
+    @property
+    def is_signal(self) -> bool:
+        return self.kind in (SET, ADD)
+
+    def follows(self, other: "WordUpdate") -> bool:
+        """Whether the other update happens before this one, so that this one was issued later."""
+        a, b = self.access.epoch, other.access.epoch
+        return (a.thread == b.thread and a.tick > b.tick) or self.state.happened.covers(b)
+
+    def arrives_after(self, other: "WordUpdate") -> bool:
+        """Whether the other update has arrived when this one does."""
+        return other.access.ordered_before(self.state, self.access.epoch.thread, self.access.pe)
+
+
+@dataclass(slots=True)
+class SyncWord:
+    """A word and its updates."""
+
+    addr: int
+    updates: list[WordUpdate] = field(default_factory=list)
+    chains: int = 0
+    earlier: Knowledge | None = None  #: what updates tell that are not in the list any more
+    base: int = 0  #: sum of additions that are not in the list any more
+    all: Knowledge = field(default_factory=Knowledge)  #: what all updates tell
+
+    def reset(self) -> None:
+        """Forget the updates, because the word has been overwritten."""
+        self.updates.clear()
+        self.earlier, self.base, self.all = None, 0, Knowledge()
+
+    def add(self, update: WordUpdate) -> None:
+        """Note an update, and give its access a place in a chain: behind one that has arrived when it does."""
+        access = update.access
+        for previous in reversed(self.updates):
+            behind = update.follows(previous) if update.kind in _SETS else update.arrives_after(previous)
+            if behind:
+                if previous is self._tip(previous):
+                    access.chain, access.number = previous.access.chain, previous.access.number + 1
+                break
+        if access.chain is None:
+            self.chains += 1
+            access.chain, access.number = (self.addr, self.chains), 0
+        self.updates.append(update)
+        self.all = self.all | update.told | Knowledge(updates={access.chain: access.number})  # type: ignore[dict-item]
+        if len(self.updates) > _MOST:
+            gone = self.updates.pop(0)
+            told = gone.told | Knowledge(updates={gone.access.chain: gone.access.number})  # type: ignore[dict-item]
+            self.earlier = told if self.earlier is None else self.earlier | told
+            self.base = (gone.value or 0) if gone.kind in _SETS else self.base + (gone.value or 0)
+
+    def _tip(self, update: WordUpdate) -> WordUpdate:
+        chain = update.access.chain
+        return max((u for u in self.updates if u.access.chain == chain), key=lambda u: u.access.number)
+
+    def seen(self, comparison: int | None, value: int, found: int) -> tuple[list[WordUpdate], list[WordUpdate]]:
+        """Return the updates that a thread must have seen whose wait has ended: those that were issued, and those that have arrived.
+
+        These are the updates without which the condition would not hold. The wait may have seen more, but that would be luck.
+        """
+        if comparison is None or any(u.value is None or u.kind not in (*_SETS, *_ADDS) for u in self.updates):
+            return self.updates, self.updates
+        if all(u.kind in _SETS for u in self.updates):
+            wanted = self._setting(comparison, value)
+            return wanted, wanted
+        return self._adding(comparison, value, WordUpdate.follows), self._adding(comparison, value, WordUpdate.arrives_after)
+
+    def _setting(self, comparison: int, value: int) -> list[WordUpdate]:
+        """Return the first update of each chain that satisfies the condition, if all others that do know of it."""
+        first: list[WordUpdate] = []
+        for update in self.updates:
+            if not holds(update.value, comparison, value):  # type: ignore[arg-type]
+                first = [u for u in first if not update.follows(u)]
+            elif not any(update.follows(u) for u in first):
+                first.append(update)
+        if not first:  # They were performed in another order.
+            return self.updates
+        return first if len(first) == 1 else [u for u in first if all(other is u or other.follows(u) for other in first)]
+
+    def _adding(self, comparison: int, value: int, after: Callable[[WordUpdate, WordUpdate], bool]) -> list[WordUpdate]:
+        """Return the updates that are necessary: without one of them and those after it, the condition does not hold."""
+        start, total = 0, self.base
+        for i, update in enumerate(self.updates):
+            if update.kind in _SETS:
+                start, total = i, update.value or 0
+            else:
+                total += update.value or 0
+        if not holds(total, comparison, value):  # It did, with some of them; which ones is not known.
+            return self.updates
+        needed = list(self.updates[: start + 1]) if self.updates[start].kind in _SETS else []
+        adds = [u for u in self.updates[start:] if u.kind in _ADDS]
+        for i, update in enumerate(adds):
+            without = total - sum(u.value or 0 for u in adds[i:] if u is update or after(u, update))
+            if not holds(without, comparison, value):
+                needed.append(update)
+        return needed
+
+
+def holds(found: int, comparison: int, value: int) -> bool:
+    """Whether ``found comparison value``."""
+    return {
+        Comparison.EQ: found == value, Comparison.NE: found != value, Comparison.GT: found > value,
+        Comparison.LE: found <= value, Comparison.LT: found < value, Comparison.GE: found >= value,
+    }[Comparison(comparison)]  # fmt: skip
+
+
+def joined(state: Knowledge, updates: Iterable[WordUpdate]) -> Knowledge:
+    """Return a state that also knows what updates tell."""
+    for update in updates:
+        state = state | update.told
+    return state
