@@ -104,7 +104,7 @@ def _declare(scope: Scope, flag: Any) -> Any:
         if n == u32(1) or word == _0:
             return _0
         epoch, _ = ptx.ld_pair_plain(base + layout.EPOCH)
-        mine = word | (epoch + _1) << _EPOCH
+        mine = word | u64((epoch + _1) << _EPOCH)
         i = u32(rank())
         while i < min(u32(n - u32(1)), u32(2)):
             q = wrapped(u32(me + (u32(1) if i == u32(0) else u32(n - u32(1)))), n)
