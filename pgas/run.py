@@ -2,7 +2,7 @@
 
 A program that ends in .py, or follows -m, runs in this Python; any other program is a command. Each line of a PE's output begins with
 ``[PE n]``, except in a job of one PE. The first PE that fails ends the others, and its exit status is the command's: 128 + N if signal N
-killed it. In a job on several nodes, every command with a failed PE returns this status.
+killed it. In a job on several nodes, every command with a failed PE returns this status. PE 0 gets the standard input of its command.
 
 To start a job on several nodes, run the command on each node, with the same --nnodes and --master (an address of the first node and a port
 that is free there) and its own --node-rank. PEs are numbered in the order of the nodes; nodes may start different numbers of PEs.
@@ -32,6 +32,8 @@ from pgas.base.arguments import Parser, host_and_port, within
 from pgas.base.errors import BootstrapError
 from pgas.base.launcher import LAUNCHED, MAX_PES, environment, has_launchers_variables, parents_launcher
 from pgas.base.liveness import LastWord
+from pgas.base.output import open_standard_files
+from pgas.base.standard_input import StandardInput
 from pgas.base.text import printable
 from pgas.base.waits import say
 from pgas.job.bootstrap.protocol import exchange
@@ -90,11 +92,14 @@ class _NoProgram(Exception):
 
 def main(arguments: Sequence[str] | None = None, name: str = "python -m pgas.run") -> int:
     """Run the command line. name: the command's name in help and errors. Returns the job's exit status."""
+    open_standard_files()
     asked = _parse(arguments, name)
     command = _command(asked)
     try:
         if asked.n == 1 and asked.nnodes == 1:
             try:
+                if asked.stdin == "none":
+                    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 os.execvpe(command[0], command, environment() | _alone())
             except OSError as error:
                 raise _NoProgram(command[0], error) from error
@@ -119,6 +124,8 @@ def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
     parser.add_argument("--nnodes", type=count, default=1, metavar="N", help="number of nodes (default: 1)")
     parser.add_argument("--node-rank", type=within(0, MAX_PES - 1), default=0, metavar="I", help="number of this node, from 0 (default: 0)")
     parser.add_argument("--master", type=host_and_port, metavar="HOST:PORT", help="address at which node 0 listens; required with --nnodes")
+    receivers = "PEs that get the command's standard input (default: 0)"
+    parser.add_argument("--stdin", choices=("none", "0", "all"), default="0", help=receivers)
     parser.add_argument("-m", action="store_true", dest="module", help="the program is a Python module")
     parser.add_argument("program", help="program")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments").required = False  # Otherwise errors name it.
@@ -180,14 +187,15 @@ def _run(asked: argparse.Namespace, command: list[str], ending: contextlib.ExitS
     told = {"size": size, "host": address.host, "port": address.port, "secret": address.secret.hex(), "word": word.fds}
     told["launcher"] = os.getpid()
     lines = selectors.DefaultSelector()
+    given = StandardInput(asked.stdin, lines)
     asked_to_end: list[int] = []
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # If the parent ignores SIGCHLD, PEs would leave no status.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # Because nohup ignores SIGHUP.
             signal.signal(number, lambda received, _: asked_to_end.append(received))
-    starting = (_start(command, rank, told, word, lines, guard) for rank in range(first, first + asked.n))
+    starting = (_start(command, rank, told, word, lines, guard, given) for rank in range(first, first + asked.n))
     try:
-        return _watch(pes, starting, lines, word, launchers, asked_to_end)
+        return _watch(pes, starting, lines, given, word, launchers, asked_to_end)
     except (_NoProgram, BootstrapError) as error:
         launchers.say_fate(first + len(pes), 0, f"was not started: {error}"[:1024], getattr(error, "status", 1))
         raise
@@ -214,7 +222,8 @@ class _Guard:
         A shell ignores SIGINT for commands in the background, and programs inherit that. A PE receives no Ctrl-C from the terminal.
         """
         os.write(self._register, b"%d\n" % os.getpid())
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTTIN):
+            signal.signal(number, signal.SIG_DFL)
 
     def end(self) -> None:
         """End the guard without killing PEs."""
@@ -265,14 +274,17 @@ def _leave(launchers: Store, kind: type[BaseException] | None, *_: object) -> No
         launchers.forget()
 
 
-def _start(command: list[str], rank: int, told: dict[str, Any], word: LastWord, lines: selectors.BaseSelector, guard: _Guard) -> _PE:
+def _start(
+    command: list[str], rank: int, told: dict[str, Any], word: LastWord, lines: selectors.BaseSelector, guard: _Guard, given: StandardInput
+) -> _PE:
     """Start a PE in its own process group, so that a Ctrl-C at a terminal reaches it once, from this command."""
     variables = environment() | {LAUNCHED: json.dumps({"rank": rank, **told})}
     try:
-        process = subprocess.Popen(
-            command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-            pass_fds=word.fds, process_group=0, preexec_fn=guard.enter,
-        )  # fmt: skip
+        with given.of(rank) as stdin:
+            process = subprocess.Popen(
+                command, env=variables, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                pass_fds=word.fds, process_group=0, preexec_fn=guard.enter,
+            )  # fmt: skip
     except OSError as error:
         if error.errno == errno.EAGAIN:
             raise BootstrapError(
@@ -327,7 +339,13 @@ class _Lines:
 
 
 def _watch(
-    pes: list[_PE], starting: Iterator[_PE], lines: selectors.BaseSelector, word: LastWord, launchers: Store, asked_to_end: list[int]
+    pes: list[_PE],
+    starting: Iterator[_PE],
+    lines: selectors.BaseSelector,
+    given: StandardInput,
+    word: LastWord,
+    launchers: Store,
+    asked_to_end: list[int],
 ) -> int:
     """Start PEs in batches, and pass on their output until all have ended. End them if one fails, and on a signal.
 
@@ -335,6 +353,7 @@ def _watch(
         pes: list to fill with the PEs.
         starting: iterator that starts one PE after another.
         lines: selector of the PEs' pipes.
+        given: the standard input of the PEs.
         word: the right to print why the job ends.
         launchers: connection to the other nodes' launchers.
         asked_to_end: list to which the handler adds signals.
@@ -345,13 +364,15 @@ def _watch(
     running: list[_PE] = []
     more = listening = True
     news: News | None = None  # Why the job ends, if it began on another node.
-    while more or running or lines.get_map():
+    while more or running or _outputs(lines):
         if more:
             batch = len(pes)
             for pe in itertools.islice(starting, 0 if reason or asked_to_end else _BATCH):
                 pes.append(pe)
                 running.append(pe)
             more = len(pes) > batch
+        else:
+            given.turn()
         _pass_on(lines, 0 if more else 0.05)
         for pe, code in [(pe, code) for pe in running if (code := pe.ended()) is not None]:
             running.remove(pe)
@@ -394,9 +415,17 @@ def _watch(
     return status or 0
 
 
+def _outputs(lines: selectors.BaseSelector) -> bool:
+    """Whether a PE or a child of it may still print."""
+    return any(isinstance(key.data, _Lines) for key in lines.get_map().values())
+
+
 def _pass_on(lines: selectors.BaseSelector, seconds: float) -> None:
-    """Pass on what PEs have printed, or print within a number of seconds."""
+    """Pass on what PEs have printed, or print within a number of seconds, and some of their input."""
     for key, _ in lines.select(seconds):
+        if not isinstance(key.data, _Lines):
+            key.data()
+            continue
         data = os.read(key.fd, 1 << 16)
         if data:
             key.data.add(data)

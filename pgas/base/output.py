@@ -1,4 +1,4 @@
-"""Output of commands whose reader may end first, such as ``python -m pgas info | head``."""
+"""Output of commands whose reader may end first, such as ``python -m pgas info | head``, or that have none, as after ``>&-``."""
 
 import io
 import os
@@ -18,11 +18,30 @@ class _File(io.FileIO):
             return memoryview(data).nbytes
 
 
+def open_standard_files() -> None:
+    """Open /dev/null for each of stdin, stdout, and stderr that is closed.
+
+    Otherwise, the next file or socket would get its number, and with it what is printed; and Python's own object for it is None.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            fd = os.open(os.devnull, os.O_RDWR)
+            if fd != number:  # Another thread has opened a file meanwhile.
+                os.dup2(fd, number)
+                os.close(fd)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115
+
+
 def outlive_reader() -> None:
     """Let this command go on quietly after the reader of its stdout or stderr has ended; its exit status remains the command's own.
 
     An exception would end a job of several PEs like a failure of one of them.
     """
+    open_standard_files()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):  # A test or notebook may have replaced it.

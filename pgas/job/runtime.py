@@ -19,6 +19,7 @@ from pgas.base import config
 from pgas.base.agreement import everywhere
 from pgas.base.backend import say_where
 from pgas.base.errors import BootstrapError, HeapError, PgasError, PgasWarning, about, again
+from pgas.base.output import open_standard_files
 from pgas.base.parameters import is_integer
 from pgas.base.waits import say
 from pgas.job import growth
@@ -466,6 +467,7 @@ def init(comm: Any = None, given: rendezvous.Given | None = None) -> Job:
         _job.depth += 1
         return _job
     threads.close_kept()
+    open_standard_files()
     say_where()
     _job = Job(comm, given)
     return _job

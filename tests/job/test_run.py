@@ -1,8 +1,10 @@
 """Jobs without MPI: python -m pgas.run, the variables of torchrun and srun, unique ids; how such jobs end, and refusals."""
 
+import contextlib
 import getpass
 import json
 import os
+import pty
 import re
 import secrets
 import shutil
@@ -150,6 +152,82 @@ def test_a_pe_that_fails(tmp_path, end, status, said):
     assert found == status, err
     assert len(lines) == 1, err
     assert said in re.sub(r"process \d+", "process N", lines[0]), err
+
+
+READS = "import sys\ntext = sys.stdin.read()\nprint(len(text), text[:3], flush=True)\n"
+
+
+@pytest.mark.parametrize(("options", "readers"), [([], {0}), (["--stdin", "all"], {0, 1}), (["--stdin", "none"], set())])
+@pytest.mark.parametrize("source", ["pipe", "file", "nothing"])
+def test_standard_input(tmp_path, options, readers, source):
+    """Also more than a pipe holds. A file is read from its position on."""
+    text = "abc" * 100_000
+    (tmp_path / "program.py").write_text(READS)
+    (tmp_path / "input").write_text(f"-{text}")
+    command = by_run(str(tmp_path / "program.py"), *options)
+    if source == "file":
+        with open(tmp_path / "input", "rb", buffering=0) as file:
+            file.read(1)
+            done = subprocess.run(command, stdin=file, capture_output=True, text=True, timeout=60, check=False)
+    else:
+        given = {"input": text} if source == "pipe" else {"stdin": subprocess.DEVNULL}
+        done = subprocess.run(command, **given, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = {pe: "300000 abc" if pe in readers and source != "nothing" else "0 " for pe in (0, 1)}
+    assert sorted(done.stdout.splitlines()) == [f"[PE {pe}] {shown}" for pe, shown in expected.items()]
+
+
+def test_standard_input_of_which_a_pe_reads_nothing(tmp_path):
+    """The others get theirs, and what nobody reads remains for the next command in a shell's loop."""
+    (tmp_path / "program.py").write_text(
+        f"import os, sys\nif '\"rank\": 1' in os.environ['PGAS_LAUNCHED']:\n    exec({READS!r})\nelse:\n    sys.stdin.close()\n"
+    )
+    command = by_run(str(tmp_path / "program.py"), "--stdin", "all")
+    done = subprocess.run(command, input="abc" * 100_000, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[PE 1] 300000 abc\n", "")
+    (tmp_path / "program.py").write_text("print('ran')")
+    loop = f"while read -r line; do echo $line; {' '.join(by_run(str(tmp_path / 'program.py')))}; done"
+    done = subprocess.run(["sh", "-c", loop], input="1\n2\n", capture_output=True, text=True, timeout=60, check=False)
+    assert re.sub(r"\[PE [01]\] ", "", done.stdout).split() == ["1", "ran", "ran", "2", "ran", "ran"]
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_standard_input_from_a_terminal(tmp_path, background):
+    """Only a command in the foreground may read it; one in the background goes on."""
+    (tmp_path / "program.py").write_text("print('ran')" if background else READS)
+    command = " ".join(by_run(str(tmp_path / "program.py")))
+    pid, terminal = pty.fork()
+    if not pid:
+        os.execvp("bash", ["bash", "-mc", f"{command} & wait $!; echo ended $?" if background else f"{command}; echo ended $?"])
+    os.write(terminal, b"abc\n\x04")
+    shown = b""
+    with contextlib.suppress(OSError):  # All processes have closed the terminal.
+        while data := os.read(terminal, 1 << 16):
+            shown += data
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    assert b"ended 0" in shown, shown
+    assert (b"[PE 0] ran" if background else b"[PE 0] 4 abc") in shown, shown
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_files(tmp_path, closed):
+    """The command runs the program, whose output nobody gets."""
+    (tmp_path / "program.py").write_text(f"import os\nprint('ran', flush=True)\nopen({str(tmp_path / 'ran')!r} + str(os.getpid()), 'w')\n")
+    command = f"exec {' '.join(by_run(str(tmp_path / 'program.py')))} {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("ran") == (0 if ">&-" in closed.replace("2>&-", "") else 2)
+    assert len(list(tmp_path.glob("ran*"))) == 2
+
+
+def test_closed_files_of_a_pe(tmp_path):
+    """The store's connection must not get the number of stderr, to which libraries print. An error still ends the job."""
+    path = program(
+        tmp_path, "with pgas.init():\n    os.write(2, b'noise')\n    body()\n    pgas.barrier_all()\n    assert not pgas.my_pe()\n"
+    )
+    ((status, out, err),) = ended([started([*by_run("sh"), "-c", f"exec {sys.executable} {path} 2>&- <&-"])])
+    assert (status, sorted(out.splitlines()), err) == (1, ["[PE 0] 0 of 2 got 1", "[PE 1] 1 of 2 got 0"], "")
 
 
 @pytest.mark.slow
