@@ -4,6 +4,9 @@ A program that ends in .py, or follows -m, runs in this Python; any other progra
 ``[PE n]``, except in a job of one PE. The first PE that fails ends the others, and its exit status is the command's: 128 + N if signal N
 killed it. In a job on several nodes, every command with a failed PE returns this status. PE 0 gets the standard input of its command.
 
+With --as-nvshmem, a program written for nvshmem4py runs on pgas: its ``import nvshmem.core`` finds pgas.nvshmem. A program that uses MPI
+must be started by mpirun: ``mpirun -n 4 python -m pgas.run --as-nvshmem prog.py``.
+
 To start a job on several nodes, run the command on each node, with the same --nnodes and --master (an address of the first node and a port
 that is free there) and its own --node-rank. PEs are numbered in the order of the nodes; nodes may start different numbers of PEs.
 """
@@ -100,7 +103,7 @@ def main(arguments: Sequence[str] | None = None, name: str = "python -m pgas.run
             try:
                 if asked.stdin == "none":
                     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-                os.execvpe(command[0], command, environment() | _alone())
+                os.execvpe(command[0], command, environment() | ({} if asked.joins else _alone()))
             except OSError as error:
                 raise _NoProgram(command[0], error) from error
         with contextlib.ExitStack() as ending:
@@ -126,6 +129,7 @@ def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
     parser.add_argument("--master", type=host_and_port, metavar="HOST:PORT", help="address at which node 0 listens; required with --nnodes")
     receivers = "PEs that get the command's standard input (default: 0)"
     parser.add_argument("--stdin", choices=("none", "0", "all"), default="0", help=receivers)
+    parser.add_argument("--as-nvshmem", action="store_true", help="let `import nvshmem` find pgas.nvshmem; also in processes of mpirun")
     parser.add_argument("-m", action="store_true", dest="module", help="the program is a Python module")
     parser.add_argument("program", help="program")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments").required = False  # Otherwise errors name it.
@@ -134,8 +138,11 @@ def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
         started = parents_launcher()
     except ValueError as error:
         parser.error(str(error))
-    if asked.nnodes == 1 and started is not None and started.size != 1:
+    asked.joins = asked.as_nvshmem and asked.n == asked.nnodes == 1 and started is not None  # A PE of that launcher's job.
+    if asked.nnodes == 1 and started is not None and started.size != 1 and not asked.joins:
         parser.error(f"this command was started by {started.launcher} already: {asked.program} needs no second launcher")
+    if asked.as_nvshmem and not asked.module and not asked.program.endswith(".py"):
+        parser.error(f"--as-nvshmem: {asked.program} must be a Python program, with a name that ends in .py, or a module (-m)")
     if asked.node_rank >= asked.nnodes:
         parser.error(
             f"argument --node-rank: {asked.node_rank} is out of range; with --nnodes {asked.nnodes} it must be 0 to {asked.nnodes - 1}"
@@ -165,6 +172,8 @@ def _room() -> Iterator[tuple[int, str]]:
 
 
 def _command(asked: argparse.Namespace) -> list[str]:
+    if asked.as_nvshmem:
+        return [sys.executable, "-m", "pgas.nvshmem", *(["-m"] if asked.module else []), asked.program, *asked.args]
     if asked.module:
         return [sys.executable, "-m", asked.program, *asked.args]
     return [*([sys.executable] if asked.program.endswith(".py") else []), asked.program, *asked.args]

@@ -1,6 +1,7 @@
 """Jobs without MPI: python -m pgas.run, the variables of torchrun and srun, unique ids; how such jobs end, and refusals."""
 
 import contextlib
+import errno
 import getpass
 import json
 import os
@@ -338,6 +339,10 @@ def test_a_machine_that_does_not_come_and_a_wrong_key(tmp_path):
         (["--master", "here:29400", "x.py"], "argument --master: only jobs on several nodes have it; add --nnodes"),
         (["--node-rank", "1", "x.py"], "argument --node-rank: 1 is out of range; with --nnodes 1 it must be 0 to 0"),
         (["-n", "2"], "required: program\n"),
+        (
+            ["--as-nvshmem", "shmem_put_bw"],
+            "--as-nvshmem: shmem_put_bw must be a Python program, with a name",
+        ),
     ],
 )
 def test_arguments(arguments, words, capsys):
@@ -564,6 +569,22 @@ def test_a_launcher_among_variables_of_others(tmp_path, launcher):
     ((status, out, err),) = ended([started(command, **leftover)])
     assert status == 0, err
     assert sorted(re.findall(r"\d of 2 got \d", out)) == ["0 of 2 got 1", "1 of 2 got 0"]
+
+
+def test_nvshmems_names_under_another_launcher(monkeypatch):
+    """In a process that mpirun started, the command becomes the program."""
+    executed = []
+
+    def execute(program, command, environment):
+        executed.append(command)
+        raise OSError(errno.ENOENT, "not here")
+
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setattr(os, "execvpe", execute)
+    assert run.main(["--as-nvshmem", "x.py", "-y"]) == run.main(["--as-nvshmem", "-m", "x", "-y"]) == 127
+    assert executed == [[sys.executable, "-m", "pgas.nvshmem", *program] for program in (["x.py", "-y"], ["-m", "x", "-y"])]
+    with pytest.raises(SystemExit):
+        run.main(["-n", "2", "--as-nvshmem", "x.py"])
 
 
 # ----------------------------------------------------------------------------------------------------------- other launchers

@@ -21,7 +21,7 @@ def main(transport, folder):
             path.write_text(text, encoding="utf-8")
             missing = set(re.findall(r"^@pgas\.jit(?!.*device=True).*\ndef (\w+)", text, re.MULTILINE))
             for command in commands(page):
-                if command.script == name and missing:
+                if command.program == name and missing:
                     found = kernels.launched(str(path), list(command.arguments[1:]))
                     assert not found.errors, found.errors
                     missing -= found.arguments.keys()

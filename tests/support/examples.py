@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 #: Variables of programs: where there is no PyTorch, a stand-in is in its place.
-STAND_INS = {} if importlib.util.find_spec("torch") else {"PYTHONPATH": str(ROOT / "tests" / "stand_ins")}
+_PATHS = os.pathsep.join([str(ROOT / "tests" / "stand_ins"), *filter(None, [os.environ.get("PYTHONPATH")])])
+STAND_INS = {} if importlib.util.find_spec("torch") else {"PYTHONPATH": _PATHS}
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,13 @@ class Command:
     arguments: tuple[str, ...]  #: arguments of python
     output: tuple[str, ...]  #: expected lines
 
-    def __str__(self) -> str:
-        return f"{self.page.stem}-{self.number}-{self.script.removesuffix('.py')}"
-
     @property
-    def script(self) -> str:
-        """The program, which may follow a command of pgas."""
-        return next((argument for argument in self.arguments if argument.endswith(".py")), self.arguments[0])
+    def program(self) -> str:
+        """The name of the program: the first argument that ends in .py, which may follow a command of pgas."""
+        return next((name for name in self.arguments if name.endswith(".py")), self.arguments[0])
+
+    def __str__(self) -> str:
+        return f"{self.page.stem}-{self.number}-{self.program.removesuffix('.py')}"
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
