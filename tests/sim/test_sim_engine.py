@@ -32,20 +32,31 @@ def zeros(n: int = 64, dtype: Any = np.int64) -> np.ndarray:
     return np.zeros(n, dtype)
 
 
+class Launched:
+    """``@launched[grid, block](*args)`` launches the function below it; its name then means the last argument."""
+
+    def __getitem__(self, configuration: Any) -> Any:
+        def of(*args: Any) -> Any:
+            return lambda function: (cuda.jit(function)[configuration](*args), args[-1])[1]
+
+        return of
+
+
+launched = Launched()
+
+
 class TestIndices:
     def test_grid_in_three_dimensions_visits_each_point_once(self) -> None:
-        @cuda.jit
-        def k(out):
+        @launched[(2, 2, 1), (3, 2, 4)](np.zeros((6, 4, 4), np.int32))
+        def out(out):
             x, y, z = cuda.grid(3)
             out[x, y, z] += 1 + (cuda.gridsize(3) != (6, 4, 4))
 
-        out = np.zeros((6, 4, 4), np.int32)
-        k[(2, 2, 1), (3, 2, 4)](out)
         assert (out == 1).all()
 
     def test_linear_numbers_follow_x_first(self) -> None:
-        @cuda.jit
-        def k(out):
+        @launched[(2, 3), (4, 2, 2)](zeros(16))
+        def out(out):
             t, d = cuda.threadIdx, cuda.blockDim
             me = engine.current()
             assert me is not None
@@ -56,8 +67,6 @@ class TestIndices:
             assert engine.grid_dim() == (2, 3, 1)
             cuda.atomic.add(out, cuda.laneid, 1)
 
-        out = zeros(16)
-        k[(2, 3), (4, 2, 2)](out)
         assert (out == 6).all()
 
 
@@ -174,15 +183,13 @@ class TestFrontend:
         assert out[0] == 42
 
     def test_device_names_under_any_global_name_and_imported_locally(self) -> None:
-        @cuda.jit
-        def k(out):
+        @launched[1, 4](zeros(4))
+        def out(out):
             from numba import cuda as local
 
             out[device_names.threadIdx.x] = local.threadIdx.x + local.blockDim.x
             local.syncthreads()
 
-        out = zeros(4)
-        k[1, 4](out)
         assert out.tolist() == [4, 5, 6, 7]
         assert device_names is cuda is sys.modules["numba.cuda"]
 
@@ -192,31 +199,27 @@ class TestFrontend:
         monkeypatch.syspath_prepend(str(tmp_path))
         import sim_engine_other  # type: ignore[import-not-found]
 
-        @cuda.jit
-        def k(out):
+        @launched[2, 2](zeros(4))
+        def out(out):
             out[cuda.grid(1)] = sim_engine_other.lane_of()
 
-        out = zeros(4)
-        k[2, 2](out)
         assert out.tolist() == [0, 1, 100, 101]
         assert sim_engine_other.gpu is numba.cuda
 
     def test_records_have_attributes(self) -> None:
-        @cuda.jit
-        def k(out):
+        @launched[1, 1](np.zeros(2, [("a", np.int32), ("b", np.float64)]))
+        def out(out):
             out[1].a = out[0].a + 1
             out[1]["b"] = 2.5
 
-        out = np.zeros(2, [("a", np.int32), ("b", np.float64)])
-        k[1, 1](out)
         assert out[1]["a"] == 1
         assert out[1]["b"] == 2.5
 
 
 class TestBarriers:
     def test_votes_of_the_block(self) -> None:
-        @cuda.jit
-        def k(out):
+        @launched[1, 40](np.zeros((40, 5), np.int64))
+        def out(out):
             t = cuda.threadIdx.x
             out[t, 0] = cuda.syncthreads_count(t % 3 == 0)
             out[t, 1] = cuda.syncthreads_and(t < 40)
@@ -224,27 +227,23 @@ class TestBarriers:
             out[t, 3] = cuda.syncthreads_or(t == 17)
             out[t, 4] = cuda.syncthreads_or(t == 99)
 
-        out = np.zeros((40, 5), np.int64)
-        k[1, 40](out)
         assert (out == [14, 1, 0, 1, 0]).all()
 
     def test_threads_that_returned_do_not_take_part(self) -> None:
-        @cuda.jit
-        def k(out):
+        @launched[1, 32](zeros(32))
+        def out(out):
             if cuda.threadIdx.x % 2:
                 return
             cuda.syncthreads()
             out[cuda.threadIdx.x] = cuda.syncthreads_count(1)
 
-        out = zeros(32)
-        k[1, 32](out)
         assert out[::2].tolist() == [16] * 16
 
     def test_threads_that_returned_do_not_hold_up_the_grid(self) -> None:
         """In block 0 a thread returns before the others wait in the grid barrier, in block 1 while all other threads of the grid wait."""
 
-        @cuda.jit
-        def k(out):
+        @launched[3, 5](zeros(16))
+        def out(out):
             if cuda.threadIdx.x == 0 and cuda.blockIdx.x < 2:
                 while cuda.blockIdx.x == 1 and out[0] < 4 + 4 + 5:
                     engine.yield_()
@@ -255,14 +254,12 @@ class TestBarriers:
             cuda.cg.this_grid().sync()
             out[0] = 0
 
-        out = zeros(16)
-        k[3, 5](out)
         assert out.tolist() == [0, *[0, 13, 13, 13, 13] * 2, *[13] * 5]
 
     @pytest.mark.parametrize("first_waits", [True, False])
     def test_blocks_wait_for_each_other(self, first_waits: bool) -> None:
-        @cuda.jit
-        def k(flag, out):
+        @launched[100, 2](zeros(), zeros())
+        def out(flag, out):
             if (cuda.blockIdx.x == 0) == first_waits:
                 while flag[0] == 0:
                     engine.yield_()
@@ -270,8 +267,6 @@ class TestBarriers:
             elif cuda.blockIdx.x == 99 or not first_waits:
                 flag[0] = 7
 
-        out = zeros()
-        k[100, 2](zeros(), out)
         assert out[0] == 7
 
 
@@ -279,8 +274,8 @@ class TestSpinLoops:
     """Spin loops of users yield to other threads after some reads of the polled word."""
 
     def test_on_an_argument(self) -> None:
-        @cuda.jit
-        def k(flag, found):
+        @launched[1, 2](zeros(), zeros())
+        def found(flag, found):
             if cuda.threadIdx.x == 1:
                 flag[0] = 1
                 return
@@ -289,13 +284,11 @@ class TestSpinLoops:
                 if found[0] != 0:
                     return
 
-        found = zeros()
-        k[1, 2](zeros(), found)
         assert found[0] == 1
 
     def test_on_shared_memory(self) -> None:
-        @cuda.jit
-        def k(found):
+        @launched[1, 2](zeros())
+        def found(found):
             s = cuda.shared.array(1, np.int32)
             s[0] = 0
             cuda.syncthreads()
@@ -307,36 +300,30 @@ class TestSpinLoops:
                 if found[0] != 0:
                     return
 
-        found = zeros()
-        k[1, 2](found)
         assert found[0] == 1
 
     def test_on_a_lock(self) -> None:
-        @cuda.jit
-        def k(lock, count):
+        @launched[4, 32](zeros(), zeros())
+        def count(lock, count):
             while cuda.atomic.cas(lock, 0, 0, 1) != 0:
                 pass
             count[0] += 1
             cuda.threadfence()
             cuda.atomic.exch(lock, 0, 0)
 
-        count = zeros()
-        k[4, 32](zeros(), count)
         assert count[0] == 128
 
 
 class TestWarps:
     def test_shuffles(self) -> None:
-        @cuda.jit
-        def k(out):
+        @launched[1, 32](np.zeros((32, 4), np.int64))
+        def out(out):
             lane, v = cuda.laneid, cuda.laneid * 10
             out[lane, 0] = cuda.shfl_sync(FULL, v, 7)
             out[lane, 1] = cuda.shfl_up_sync(FULL, v, 2)
             out[lane, 2] = cuda.shfl_down_sync(-1, v, 3)
             out[lane, 3] = cuda.shfl_xor_sync(FULL, v, 1)
 
-        out = np.zeros((32, 4), np.int64)
-        k[1, 32](out)
         lanes = np.arange(32)
         assert (out[:, 0] == 70).all()
         assert (out[:, 1] == np.where(lanes < 2, lanes, lanes - 2) * 10).all()
@@ -344,8 +331,8 @@ class TestWarps:
         assert (out[:, 3] == (lanes ^ 1) * 10).all()
 
     def test_votes_and_matches(self) -> None:
-        @cuda.jit
-        def k(out):
+        @launched[1, 64](np.zeros((32, 9), np.int64))
+        def out(out):
             lane = cuda.laneid
             out[lane, 0] = cuda.ballot_sync(FULL, lane >= 30)
             out[lane, 1] = cuda.all_sync(FULL, lane < 32)
@@ -355,45 +342,37 @@ class TestWarps:
             out[lane, 6], out[lane, 7] = cuda.match_all_sync(FULL, lane)
             out[lane, 8] = cuda.eq_sync(FULL, lane == 1)
 
-        out = np.zeros((32, 9), np.int64)
-        k[1, 64](out)
         assert out[5].tolist() == [-(1 << 30), 1, 0, 0x22222222, -1, 1, 0, 0, 0]  # masks are int32
 
     def test_a_partial_last_warp(self) -> None:
-        @cuda.jit
-        def k(out):
+        @launched[1, 40](zeros(40))
+        def out(out):
             t = cuda.threadIdx.x
             cuda.syncwarp()
             out[t] = cuda.ballot_sync(FULL, 1)
 
-        out = zeros(40)
-        k[1, 40](out)
         assert out[:32].tolist() == [-1] * 32  # an int32
         assert out[32:].tolist() == [0xFF] * 8
 
     def test_lanes_that_returned_do_not_take_part(self) -> None:
-        @cuda.jit
-        def k(out):
+        @launched[1, 32](zeros(32))
+        def out(out):
             if cuda.laneid >= 4:
                 if cuda.laneid == 9:
                     engine.yield_()  # returns while the others wait
                 return
             out[cuda.laneid] = cuda.ballot_sync(FULL, 1)
 
-        out = zeros(32)
-        k[1, 32](out)
         assert out[:4].tolist() == [0xF] * 4
 
     def test_divergent_groups_meet_by_mask(self) -> None:
-        @cuda.jit
-        def k(out):
+        @launched[1, 32](zeros(32))
+        def out(out):
             lane = cuda.laneid
             mask = 0x55555555 if lane % 2 == 0 else 0xAAAAAAAA
             out[lane] = sum(engine.warp_exchange(mask, lane).values())
             engine.warp_barrier(mask)
 
-        out = zeros(32)
-        k[1, 32](out)
         assert out[0] == sum(range(0, 32, 2))
         assert out[1] == sum(range(1, 32, 2))
 
@@ -406,14 +385,12 @@ class TestWarps:
             k[1, 2]()
 
     def test_activemask_is_safe_to_sync_on(self) -> None:
-        @cuda.jit
-        def k(out):
+        @launched[1, 32](zeros(32))
+        def out(out):
             if cuda.laneid % 2:
                 cuda.syncwarp(cuda.activemask())
             out[cuda.laneid] = cuda.activemask() & ~cuda.lanemask_lt()
 
-        out = zeros(32)
-        k[1, 32](out)
         assert out.tolist() == [1 << i for i in range(32)]
 
 
@@ -423,8 +400,8 @@ class TestMemorySpaces:
         def scratch():
             return cuda.shared.array(4, np.int32)
 
-        @cuda.jit
-        def k(out):
+        @launched[3, 2](zeros(2))
+        def out(out):
             a, b = cuda.shared.array(2, numba.int64), cuda.shared.array(2, np.int64)
             t = cuda.threadIdx.x
             a[t], b[t] = t + 1, t + 10
@@ -435,47 +412,39 @@ class TestMemorySpaces:
             cuda.syncthreads()
             out[t] = a[1 - t] * 10000 + b[1 - t] * 100 + int(c[0, 1 - t]) * 10 + scratch()[1 - t]
 
-        out = zeros(2)
-        k[3, 2](out)
         assert out.tolist() == [20000 + 1100 + 10 + 5, 10000 + 1000 + 0 + 5]
 
     @pytest.mark.parametrize("dtype", [np.int16, np.dtype("int16"), numba.int16, numba.cuda.types.int16])
     def test_dynamic_shared_memory(self, dtype: Any) -> None:
-        @cuda.jit
-        def k(out):
+        @launched[2, 8, 0, 17](zeros(8))
+        def out(out):
             s, t = cuda.shared.array(0, dtype), cuda.threadIdx.x
             s[t] = t
             cuda.syncthreads()
             out[t] = s[7 - t] + 100 * len(s)
 
-        out = zeros(8)
-        k[2, 8, 0, 17](out)
         assert out.tolist() == [800 + 7 - t for t in range(8)]
 
     def test_memory_starts_with_garbage_and_blocks_have_their_own(self) -> None:
-        @cuda.jit
-        def k(out):
+        @launched[3, 4](zeros(3))
+        def out(out):
             s, mine = cuda.shared.array(1, np.uint8), cuda.local.array(3, np.uint8, alignment=64)
             if cuda.threadIdx.x == 0:
                 out[cuda.blockIdx.x] = int(s[0]) + 1000 * int(mine[0]) + mine.ctypes.data % 64
             cuda.syncthreads()
             s[0] = 1
 
-        out = zeros(3)
-        k[3, 4](out)
         assert out.tolist() == [0xA5 * 1001] * 3
 
     def test_cache_hints_and_bit_operations(self) -> None:
-        @cuda.jit
-        def k(a, out):
+        @launched[1, 1](np.arange(4), zeros())
+        def out(a, out):
             cuda.stcg(out, 0, cuda.ldcg(a, 1) + cuda.ldcv(a, 2))
             out[1] = cuda.popc(np.int32(-1))
             out[2] = cuda.clz(np.uint64(1)) * 100 + cuda.clz(1)
             out[3] = cuda.ffs(0) * 100 + cuda.ffs(np.int64(-8))
             out[4] = cuda.brev(1)
 
-        out = zeros()
-        k[1, 1](np.arange(4), out)
         assert out[:5].tolist() == [3, 32, 6363, 4, 1 << 31]
 
 
