@@ -24,7 +24,6 @@ from pgas.perftests.harness.team import Case, CollTest, Measured, run_named
 
 
 def _each(stream: Any, calls: Sequence[Callable[[], None]]) -> list[float]:
-    """Return the seconds of each call."""
     found = []
     for call in calls:
         if pgas.SIMULATOR:
@@ -55,7 +54,6 @@ def _queue(stream: Any, calls: Sequence[Callable[[Any], None]]) -> None:
 
 
 def _captured(stream: Any, calls: Sequence[Callable[[Any], None]]) -> Callable[[], None]:
-    """Return a function that launches a graph of the calls."""
     from cuda.core import Stream
 
     core = Stream.from_handle(int(stream.handle))

@@ -200,8 +200,6 @@ class _Mesh:
 
 
 class _Stepwise:
-    """A solver that launches a kernel for each step."""
-
     def __init__(self, mesh: _Mesh, kernel: Any) -> None:
         self._mesh, self._alone, self._stream, self._copies = mesh, mesh.up < 0, cuda.stream(), cuda.stream()
         grid = -(-(mesh.a.shape[1] - 1) // _THREADS), -(-mesh.rows // _STRIP)

@@ -128,7 +128,6 @@ class TwoPaths:
         return stored
 
     def _signals(self) -> tuple[Any, Any]:
-        """Make signal() and flag()."""
         stored = self._stored()
         near_signal, far_signal, near_flag, far_flag = self._mapped.signal, self._nic.signal, self._mapped.flag, self._nic.flag
 

@@ -117,7 +117,6 @@ class Peers:
     """
 
     def __init__(self, job: Any) -> None:
-        """Make a process group."""
         self._job, self.version = job, ""
         self._torch, self._device, self._group, why = torch_with_nccl(job)
         self.missing = dict.fromkeys(("NCCL", "symmetric memory"), why) if why else {}

@@ -69,7 +69,6 @@ def _no_atomics(table, i, kind):
 
 @cuda.jit(device=True)
 def _atomics_of_floats(table, i, kind):
-    """Perform an atomic of floats."""
     rows, area, fetched = table.rows, table.area, table.fetched
     at, pe, slot, value = rows[i, _DEST], rows[i, _TARGET], rows[i, _SLOT], table.operands[i]
     if kind == _ADD:
@@ -86,7 +85,6 @@ def _atomics_of_floats(table, i, kind):
 
 @cuda.jit(device=True)
 def _atomics_of_integers(table, i, kind):
-    """Perform an atomic of integers."""
     rows, area, fetched = table.rows, table.area, table.fetched
     at, pe, slot, value = rows[i, _DEST], rows[i, _TARGET], rows[i, _SLOT], table.operands[i]
     if kind == _INC:
@@ -113,7 +111,6 @@ def _atomics_of_integers(table, i, kind):
 
 @cuda.jit(device=True)
 def _strided_by_thread(kind, scope, dest, data, far, near, pe, nelems):
-    """Strided copies of a thread."""
     if kind == _IPUT:
         pgas.iput(dest, data, far, near, pe, nelems)
     else:
@@ -138,7 +135,6 @@ def _strided(kind, scope, dest, data, far, near, pe, nelems):
 
 @cuda.jit(device=True)
 def _signalled_by_thread(kind, scope, dest, data, words, word, value, op, pe):
-    """Copies of a thread with a signal."""
     if kind == _PUT_SIGNAL:
         pgas.put_signal(dest, data, words, word, value, op, pe)
     else:
@@ -163,7 +159,6 @@ def signalled(kind, scope, dest, data, words, word, value, op, pe):
 
 @cuda.jit(device=True)
 def _copied_by_thread(kind, scope, dest, data, pe, nelems, qp):
-    """Copies of a thread."""
     if kind == _PUT:
         pgas.put(dest, data, pe, nelems, qp)
     elif kind == _PUT_NBI:

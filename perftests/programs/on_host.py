@@ -51,7 +51,6 @@ class Host:
         return fetched
 
     def _call(self, o: Operation, place: int, stream: Any) -> Any:
-        """Perform an operation; return what it fetches."""
         arguments: tuple[Any, ...] = ()
         name, signals = o.kind.name.lower(), self._words[place * self._shape.region_bytes // 8 :]
         if o.kind in (Kind.LOAD, Kind.STORE):

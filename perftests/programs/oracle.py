@@ -85,7 +85,6 @@ class Oracle:
                     yield Fault(pe, phase, self._wrong_bytes(pe, found.regions[phase][pe], [o for _, o in operations]))
 
     def _perform(self, o: Operation) -> bytes | None:
-        """Perform an operation; return what it fetches."""
         size, here, there = self._shape.dtype.itemsize, self.regions[o.pe], self.regions[o.target]
         if o.kind in ops.PUTS or o.kind in ops.GETS:
             data, dest = (here, there) if o.kind in ops.PUTS else (there, here)

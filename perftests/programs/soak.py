@@ -118,7 +118,6 @@ def _key(seed, round_, pe, what):
 
 @_device
 def _draw(shape, seed, round_, pe, step, cta, thread):
-    """Return the operation of a thread in a step."""
     key = _number(_number(_key(seed, round_, pe, 0), step), cta)
     lane = thread % LANES
     scope, first, lots, kinds = BLOCK, 0, shape.threads, 6

@@ -85,7 +85,6 @@ def recording(kernel: Kernel, configuration: tuple[Any, ...], args: tuple[Any, .
 
 
 def _bound(name: str, form: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
-    """Check a call, and return it bound."""
     found: list[BoundLaunch] = []
     _of_thread.launches = found
     try:

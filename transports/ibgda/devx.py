@@ -431,7 +431,6 @@ class DevX:
 
 
 def _errors() -> type[Exception]:
-    """Return the exception class of pyverbs."""
     error: type[Exception] = pyverbs("pyverbs_error").PyverbsError
     return error
 

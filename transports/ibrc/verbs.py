@@ -253,7 +253,6 @@ class VerbsNIC(RingNIC):
             return f"; {error}"
 
     def _describe(self, slot: int) -> str:
-        """Return a work request as text."""
         opcode = WrOpcode(self._word(slot + abi.WR_OPCODE, 4))
         atomic = opcode in (WrOpcode.ATOMIC_CMP_AND_SWP, WrOpcode.ATOMIC_FETCH_AND_ADD)
         rkey = self._word(slot + (abi.WR_ATOMIC_RKEY if atomic else abi.WR_RDMA_RKEY), 4)

@@ -87,7 +87,6 @@ def _wqes(ring: bytes, index: int, end: int, place: Callable[[int], str]) -> lis
 
 
 def _ring(nic: NIC, ring: Ring, place: Callable[[int], str]) -> list[str]:
-    """Describe the proxy thread and its ring."""
     lines = [f"the proxy thread {ring.thread}; its ring: head {ring.head}, completed {ring.completed}"]
     for ticket, words in ring.oldest:
         if words is None:

@@ -38,8 +38,6 @@ _servers: "weakref.WeakSet[StoreServer]" = weakref.WeakSet()
 
 
 class _Connection:
-    """A connection of a client."""
-
     def __init__(self, connection: socket.socket, address: str) -> None:
         self.socket, self.address, self.nonce, self.channel = connection, address, secrets.token_bytes(wire.NONCE), Channel()
         self.channel.unsent += wire.MAGIC + self.nonce

@@ -156,7 +156,6 @@ _WAITS = (state.TIMED_OUT, state.NIC_TIMED_OUT)
 
 
 def _goal(record: tuple[int, ...], places: Places, nic: NIC | None) -> str:
-    """Return the goal of a wait, and the last value read."""
     kind, _, _, address, wanted, found, comparison, _, _ = record
     if kind == state.NIC_TIMED_OUT:
         if _is_cell(address) or nic is None:
@@ -253,7 +252,6 @@ def place(address: int, places: Places) -> str:
 
 
 def _value(word: int, address: int, places: Places) -> str:
-    """Return the value of a word at an address as text."""
     found = places.heap.find((address & ((1 << window.STRIDE_SHIFT) - 1)) - window.HEAP_OFFSET)
     if found is None and places.teams.counts_chunks(address):
         return f"{word >> layout.CHUNK_SHIFT} (chunk {word & ((1 << layout.CHUNK_SHIFT) - 1)})"

@@ -195,7 +195,6 @@ def _stopped(subject: Subject) -> list[str]:
 
 
 def _grouped(waiters: list[device_state.Waiter]) -> list[dict[str, Any]]:
-    """Return the waits, grouped by operation, goal and writer."""
     alike: dict[tuple[str, str, str], list[device_state.Waiter]] = {}
     for waiter in waiters:
         alike.setdefault((waiter.operation, waiter.goal, waiter.writer), []).append(waiter)

@@ -23,8 +23,6 @@ _NAME = b"dltensor"
 
 
 class _Tensor(ctypes.Structure):
-    """DLTensor."""
-
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("device_type", ctypes.c_int32),
@@ -40,8 +38,6 @@ class _Tensor(ctypes.Structure):
 
 
 class _ManagedTensor(ctypes.Structure):
-    """DLManagedTensor."""
-
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 

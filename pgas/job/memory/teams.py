@@ -42,7 +42,6 @@ def _line(nbytes: int) -> int:
 
 
 def _group(groups: Sequence[Sequence[int]], pe: int) -> Sequence[int]:
-    """Return the group that a PE is in."""
     return next(pes for pes in groups if pe in pes)
 
 
