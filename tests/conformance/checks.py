@@ -125,6 +125,11 @@ def counterpart(copy):
     return (right if "put" in copy else left), left
 
 
+@pgas.jit
+def put_whole(dest, source, pe):
+    pgas.put_block(dest, source, pe)
+
+
 def kernel_of(parameters, *lines, **names):
     """Return a kernel of these lines, which may use pgas, cuda, np and the given names."""
     built = {"pgas": pgas, "cuda": cuda, "np": np, "__name__": __name__, **names}

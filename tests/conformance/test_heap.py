@@ -24,6 +24,7 @@ from conformance.checks import (
     needs_peer,
     neighbors,
     payload,
+    put_whole,
     refused,
 )
 
@@ -53,11 +54,6 @@ def texts_everywhere(error, function, *args):
     texts = pgas.allgather_object(raised_by(error, function, *args))
     assert all(isinstance(t, str) for t in texts), texts
     return [Words(t) for t in texts]
-
-
-@pgas.jit
-def put_whole(dest, source, pe):
-    pgas.put_block(dest, source, pe)
 
 
 @pgas.jit

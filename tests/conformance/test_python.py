@@ -20,6 +20,7 @@ from conformance.checks import (
     needs_mapped_peers,
     needs_peer,
     payload,
+    put_whole,
     raises,
 )
 from conformance.library import GE, SIGNAL_ADD, put, put_signal, quiet, signal_wait_until
@@ -137,11 +138,6 @@ def test_a_refused_kernel_harms_nobody(right, left, arrays):
 
 
 # ------------------------------------------------------------------------------------------------------------------ kinds of calls
-
-
-@pgas.jit
-def put_whole(dest, source, pe):
-    pgas.put_block(dest, source, pe)
 
 
 @pgas.jit

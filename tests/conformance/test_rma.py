@@ -27,6 +27,7 @@ from conformance.checks import (
     nbytes_of,
     needs_any_memory,
     payload,
+    put_whole,
     same_examples,
 )  # fmt: skip
 
@@ -329,11 +330,6 @@ def test_slices_in_kernels(heap, me, right, left):
     expected[4] = theirs[3]
     expected[1, 0, 5:7] = theirs[1, 2, 0:2]
     equal(dest.array, expected)
-
-
-@pgas.jit
-def put_whole(dest, source, pe):
-    pgas.put_block(dest, source, pe)
 
 
 @pgas.jit

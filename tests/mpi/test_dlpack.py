@@ -6,17 +6,12 @@ import numpy as np
 import pytest
 
 import pgas
-from mpi.checks import PIXEL, equal, name_of
+from mpi.checks import PIXEL, equal, name_of, put_whole
 from pgas.job.memory import dlpack
 
 needs_numpy = pytest.mark.skipif(not pgas.SIMULATOR, reason="NumPy reads the memory of the simulator only")
 
 DTYPES = [np.dtype(name) for name in ("int8", "uint16", "int32", "uint64", "float16", "float64", "complex64", "bool")]
-
-
-@pgas.jit
-def put_whole(dest, source, pe):
-    pgas.put_block(dest, source, pe)
 
 
 @needs_numpy

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from conformance.checks import THROUGH_NIC, TRANSPORT, equal, neighbors
+from conformance.checks import THROUGH_NIC, TRANSPORT, equal, neighbors, put_whole
 from numba import cuda
 
 import pgas
@@ -22,11 +22,6 @@ N = 300
 @pgas.jit
 def waits(word):
     pgas.signal_wait_until(word, 0, pgas.GE, 1 << 40)
-
-
-@pgas.jit
-def puts(dest, source, pe):
-    pgas.put_block(dest, source, pe)
 
 
 @pgas.jit
@@ -150,7 +145,7 @@ def test_wait_past_its_deadline(heap, me, whose):
 
 
 @pytest.mark.skipif(not THROUGH_NIC, reason="capability missing: a NIC transport (PGAS_TRANSPORT=ibgda or ibrc)")
-@pytest.mark.parametrize("kernel", [puts, puts_nbi])
+@pytest.mark.parametrize("kernel", [put_whole, puts_nbi])
 def test_completion_error(heap, kernel):
     """The WQEs behind it are flushed. Afterwards, queue pairs of other PEs that the error broke work again, too."""
     me, last = pgas.my_pe(), pgas.n_pes() - 1  # with two paths, the last PE is the farthest
