@@ -124,7 +124,6 @@ def test_every_program_compiles_for_a_gpu(tmp_path):
 
 
 def porting_rows():
-    """Return the cells of the tables of functions."""
     text = (ROOT / "docs" / "porting.md").read_text(encoding="utf-8")
     text = text[text.index("## Device functions") : text.index("## Environment")]
     return [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| ")]
@@ -186,7 +185,6 @@ def test_an_unknown_name_is_refused_by_name():
 
 
 def anchors(page):
-    """Return the anchors of a page's headings."""
     titles = re.findall(r"^#+ (.+)$", examples.prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}
 

@@ -109,7 +109,6 @@ same_examples = settings(derandomize=True, database=None, deadline=None, max_exa
 
 
 def name_of(dtype):
-    """Return a test id."""
     return dtype.name if dtype.names is None else f"record{dtype.itemsize}{'a' if dtype.isalignedstruct else ''}"
 
 

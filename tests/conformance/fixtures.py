@@ -64,7 +64,6 @@ class Heap:
 
 @pytest.fixture(autouse=True)
 def heap(request):
-    """The symmetric heap, for one test."""
     if job.is_alone(request.path):
         yield from _alone(request)
         return

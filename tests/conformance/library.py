@@ -24,7 +24,6 @@ OWN_WORDS = NAME == "pgas"
 
 
 def has(*names):
-    """Whether the library has all of these functions."""
     return all(hasattr(_library, name) for name in names)
 
 

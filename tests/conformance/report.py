@@ -57,7 +57,6 @@ class Collector:
         self._tests[report.nodeid] = (seconds + report.duration, outcome, reason)
 
     def run(self, about, variables):
-        """Return this run in the form of the file."""
         tests = [
             {"id": nodeid, "bullets": self._bullets[nodeid], "outcome": outcome, "reason": reason, "seconds": round(seconds, 3)}
             for nodeid, (seconds, outcome, reason) in self._tests.items()
@@ -176,7 +175,6 @@ def _notes(where, cells, untested):
 
 
 def main():
-    """Run from the command line."""
     path = Path(sys.argv[1])
     runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
     show(runs)

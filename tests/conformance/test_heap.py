@@ -43,7 +43,6 @@ def same_everywhere(value):
 
 
 def raised_by(error, function, *args, **kwargs):
-    """Return the text of the error that a call raises."""
     with pytest.raises(error) as caught:
         function(*args, **kwargs)
     return Words(caught.value)

@@ -41,7 +41,6 @@ def arrays(_job):
 
 
 def refused(kernel, *args):
-    """Return the text of the refusal."""
     with pytest.raises(REFUSED) as caught:
         kernel[1, 32](*args)
     return Words(re.sub(r"\x1b\[[0-9;]*m", "", str(caught.value)))

@@ -162,7 +162,6 @@ def listens(name):
 
 
 def answers(listener, *bodies):
-    """Answer the requests of one connection, then close it."""
     connection, _ = listener.accept()
     with connection:
         for body in bodies:

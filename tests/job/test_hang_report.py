@@ -94,7 +94,6 @@ def reports(ended):
 
 
 def has(lines, pattern, ended):
-    """Check that a line matches."""
     assert any(re.fullmatch(pattern, line) for line in lines), f"{pattern}\n{ended}"
 
 

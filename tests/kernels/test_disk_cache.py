@@ -146,7 +146,6 @@ def successor(x):
 
 
 def hits():
-    """Compile, and return the number of cache hits."""
     dispatcher = cpu.compiled(types.int64(types.int64), successor)
     assert dispatcher(1) == 2
     return sum(dispatcher.stats.cache_hits.values())

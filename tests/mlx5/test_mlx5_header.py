@@ -112,7 +112,6 @@ def program():
 
 @pytest.fixture(scope="module")
 def header(tmp_path_factory):
-    """Return the header's numbers by name."""
     if shutil.which("gcc") is None:
         pytest.skip("gcc is missing")
     seen = subprocess.run(["gcc", "-E", "-x", "c", "-"], input=f"#include <{HEADER}>", text=True, capture_output=True, check=False)

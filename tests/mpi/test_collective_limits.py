@@ -29,7 +29,6 @@ def channel_of(team, number=0):
 
 
 def epoch_of(team, number=0):
-    """Return the epoch of the last collective on a channel."""
     return struct.unpack("<Q", runtime.current().memory.read(channel_of(team, number)[0] + layout.EPOCH, 8))[0]
 
 

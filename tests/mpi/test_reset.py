@@ -63,8 +63,6 @@ def works(heap):
 
 
 def raised(call, *args):
-    """Return the error of a call, or of the kernels that it launched."""
-
     def complete():
         call(*args)
         pgas.synchronize()
@@ -89,7 +87,6 @@ def refuses_everything(first, *arrays):
 
 @contextlib.contextmanager
 def changed(address, word):
-    """Change a word that kernels only read."""
     memory = runtime.current().memory
     before = memory.read(address, 8)
     memory.write(address, word.to_bytes(8, "little"))

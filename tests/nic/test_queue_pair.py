@@ -356,7 +356,6 @@ def move(qp, command, peer):
 
 
 def bring_to(state, qp, peer):
-    """Take a QP from RST to a state."""
     if state == ERR:
         qp.to_error()
     for reached, command in ((INIT, Command.RST2INIT_QP), (RTR, Command.INIT2RTR_QP), (RTS, Command.RTR2RTS_QP)):

@@ -55,7 +55,6 @@ VALUES = {
 
 @pytest.fixture(scope="module")
 def header(tmp_path_factory):
-    """Return the header's numbers by C expression."""
     if shutil.which("gcc") is None:
         pytest.skip("capability missing: gcc")
     folder = tmp_path_factory.mktemp("probe")

@@ -80,7 +80,6 @@ def boot(kernel: Path, command: Sequence[str], timeout_s: float) -> int:
 
 
 def _initramfs(kernel: Path, folder: Path) -> Path:
-    """Write the initramfs: busybox, the modules and init."""
     root, found = folder / "root", folder / "initramfs"
     for name in ("busybox", "dev", "host", "live", "memory", "proc", "sys"):
         (root / name).mkdir(parents=True)

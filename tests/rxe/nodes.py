@@ -45,7 +45,6 @@ class Node:
 
     @contextlib.contextmanager
     def up(self) -> Iterator[None]:
-        """Start the machine, and stop it with all of its processes."""
         with subprocess.Popen([*START, INIT, self.name]) as machine:
             children = Path(f"/proc/{machine.pid}/task/{machine.pid}/children")
             while not (self.init and Path(f"/proc/{self.init}/comm").read_text() == "sleep\n"):

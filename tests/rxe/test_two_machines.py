@@ -100,8 +100,6 @@ def run(tmp_path):
 
 @pytest.fixture
 def program(tmp_path):
-    """Return program(text), which writes a program and returns its path."""
-
     def program(text):
         path = tmp_path / "program.py"
         path.write_text(HEAD + text)

@@ -27,7 +27,6 @@ RST, INIT, RTR, RTS, ERR = QpState
 
 
 def bring_to(state, qp, peer):
-    """Take a QP from RST to a state."""
     if state == ERR:
         qp.pe.command(Command.TO_ERR_QP, qpn=qp.qpn)
     for reached, step in ((INIT, qp.init), (RTR, lambda: qp.rtr(peer)), (RTS, qp.rts)):

@@ -29,7 +29,6 @@ def payload(nbytes, seed=0):
 
 
 def place(pe, offset, data):
-    """Write data to a heap, between guards."""
     pe.write(pe.heap + offset - 16, GUARD + data + GUARD)
 
 

@@ -27,7 +27,6 @@ ON_A100 = ("p", "g", "put_block", "put_signal_block", "get", "get_block", "get_n
 
 
 def compiled(*arguments):
-    """Run this program and return its output."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PGAS_")} | {"NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": TOOLS}
     command = [sys.executable, __file__, *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
@@ -143,7 +142,6 @@ def wrong(transport):
 
 
 def compiled_wrong(transport):
-    """Compile the kernels of wrong()."""
     from pgas import sass
 
     return sass.build_all(wrong(transport))

@@ -90,7 +90,6 @@ class Request:
         sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
 
     def run(self) -> None:
-        """Run the program in this process, as __main__."""
         first, *rest = self.arguments[1:] if self.arguments[0] == "-u" else self.arguments
         if first == "-c":
             sys.argv, program = ["-c", *rest[1:]], types.ModuleType("__main__")

@@ -190,7 +190,6 @@ class Running:
         return ended
 
     def _killed(self):
-        """Kill the remaining processes and return the output."""
         for pid in self._processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -307,7 +306,6 @@ def present(names):
 
 
 def gpu_memory():
-    """Return the MiB in use on the GPUs of jobs."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
         command += ["--id", visible]

@@ -28,7 +28,6 @@ class Poster(rig.QP):
 
 
 def join(a, b):
-    """Connect two QPs."""
     a.connect(b.qpn, PORT, PORT)
     b.connect(a.qpn, PORT, PORT)
     return a, b

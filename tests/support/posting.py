@@ -112,7 +112,6 @@ def padding(data):
 
 
 def octowords(ring):
-    """Return the octowords of the ring that were written, by number."""
     return {i // 16: ring[i : i + 16].hex(" ", 4) for i in range(0, len(ring), 16) if ring[i : i + 16] != b"\xa5" * 16}
 
 

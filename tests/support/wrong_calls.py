@@ -142,7 +142,6 @@ def host_calls():
 
 
 def on_host():
-    """Return a function that returns what a call raises on the host."""
     pgas.init()
     scope = {"pgas": pgas, "host": np.zeros(4, np.uint64), "freed": pgas.zeros(4, np.uint64), "kernel": pgas.jit(lambda: None), "pe": 0}
     scope |= {"a": pgas.zeros(4, np.uint64), "s": pgas.zeros(4, np.int32), "m": pgas.zeros((4, 2), np.int64)}
@@ -180,7 +179,6 @@ def simulated():
 
 
 def compiled():
-    """Return a function that returns what a call raises when it is compiled."""
     from numba.cuda import types
 
     from pgas import sass

@@ -80,7 +80,6 @@ def _repeat(call: Callable[[], Any], times: int) -> None:
 
 
 def main() -> int:
-    """Print a table; write JSON if asked."""
     outlive_reader()
     parser = Parser("compile_time", description=__doc__)
     parser.add_argument("--json", type=output_file, metavar="FILE")

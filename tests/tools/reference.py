@@ -370,7 +370,6 @@ def _plain(text: str) -> str:
 
 
 def index() -> str:
-    """Return the list of the pages."""
     rows = []
     for chapter in CHAPTERS:
         heads = dict.fromkeys(head_of(name) for name in pgas.__all__ if chapter_of(name) is chapter)

@@ -100,7 +100,6 @@ LENT = _call("smem = cuda.shared.array(32768, types.uint8); pgas.give_smem(smem)
 
 
 def _capability(text: str) -> tuple[int, int]:
-    """Convert a compute capability."""
     major, _, minor = one_of(("8.0", "8.6", "8.9", "9.0", "10.0", "12.0"))(text).partition(".")
     return int(major), int(minor)
 

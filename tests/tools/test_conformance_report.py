@@ -19,7 +19,6 @@ PUT = ("Remote memory access", "nbi, then quiet")
 
 
 def said(nodeid, outcome, when="call", reason=None, elsewhere=None):
-    """Return a pytest report."""
     longrepr = ("file.py", 1, f"Skipped: {reason}") if outcome == "skipped" else reason
     properties = [("failed on", elsewhere)] if elsewhere else []
     flags = {name: outcome == name for name in ("passed", "failed", "skipped")}

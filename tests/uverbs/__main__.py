@@ -57,7 +57,6 @@ def build(folder: Path) -> Path:
 
 
 def main(command: list[str]) -> int:
-    """Run a command and return its exit status."""
     if (what := missing()) is not None:
         print(f"uverbs: capability missing: {what}", file=sys.stderr)
         return 2

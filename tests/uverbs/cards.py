@@ -177,7 +177,6 @@ def connect() -> Card:
 
 
 def errno_of(error: Exception) -> int:
-    """Return the errno for a refusal of the card."""
     if isinstance(error, Fault):
         return errno.EFAULT
     return errno.EINVAL

@@ -62,8 +62,6 @@ _ERRNO = {
 
 @dataclass
 class DevxObject:
-    """An object that a command made."""
-
     name: str
     number: int
     destroy: Command
@@ -71,15 +69,11 @@ class DevxObject:
 
 @dataclass
 class Umem:
-    """Registered memory."""
-
     id: int
 
 
 @dataclass
 class Uar:
-    """A page of registers."""
-
     page: int
 
 

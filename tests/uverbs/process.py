@@ -33,8 +33,6 @@ class Errno(Exception):
 
 
 class Attributes:
-    """The attributes of one ioctl."""
-
     def __init__(self, header: int) -> None:
         _, self.object_id, self.method_id, count, _, self.driver_id, _ = _HEADER.unpack(ctypes.string_at(header, _HEADER.size))
         #: attr_id -> (len, flags, data, address of the attribute)
@@ -80,7 +78,6 @@ class Attributes:
         ctypes.memmove(at + 4, (flags | _VALID_OUTPUT).to_bytes(2, "little"), 2)
 
     def set_handle(self, number: int, value: int) -> None:
-        """Set the handle of the new object."""
         ctypes.memmove(self._of(number)[3] + 8, value.to_bytes(8, "little"), 8)
 
 
@@ -122,8 +119,6 @@ _methods: dict[tuple[int, int], Method] = {}
 
 
 def method(object_id: int, method_id: int) -> Callable[[Method], Method]:
-    """Register the implementation of a method of an object."""
-
     def register(function: Method) -> Method:
         _methods[object_id, method_id] = function
         return function

@@ -25,8 +25,6 @@ def unpack(folder: Path) -> None:
 
 
 class Outcomes(unittest.TextTestResult):
-    """Records the outcome of each test."""
-
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
         self.seen: list[tuple[str, str, str]] = []

@@ -64,7 +64,6 @@ class Side:
         return self.v.wr.SGE(self.mr.buf + offset, nbytes, self.mr.lkey)
 
     def send(self, opcode, *segments, flags=0, remote=None, wr_id=0, imm=0, atomic=None, qp=None):
-        """Post a work request."""
         send = self.v.wr.SendWR(
             wr_id, num_sge=len(segments), sg=list(segments), opcode=opcode, send_flags=self.v.e.IBV_SEND_SIGNALED | flags, imm_data=imm
         )
@@ -78,7 +77,6 @@ class Side:
         (qp or self.qp).post_recv(self.v.wr.RecvWR(wr_id, num_sge=1, sg=[self.sge(offset, nbytes)]))
 
     def poll(self, count=1, timeout_s=10):
-        """Wait for a number of completions."""
         found, deadline = [], time.monotonic() + timeout_s
         while len(found) < count:
             assert time.monotonic() < deadline, f"{len(found)} of {count} completions"

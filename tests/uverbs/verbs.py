@@ -171,8 +171,6 @@ _ACCESS = 0xF
 
 @dataclass
 class PD:
-    """A protection domain."""
-
     pdn: int
 
 
@@ -183,8 +181,6 @@ class AH:
 
 @dataclass
 class MR:
-    """A memory region."""
-
     key: int
 
 
