@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from pgas.base import interpreter
 from pgas.base.arguments import Parser, within
 from pgas.base.launcher import MAX_PES
 
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"argument --json: {asked.json}: {error.strerror}")
     with tempfile.TemporaryDirectory(prefix="pgas-check-") as folder:
         os.environ.update(PGAS_CHECK=folder, NUMBA_ENABLE_CUDASIM="1")
-        status = os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-m", "pgas.run", "-n", str(asked.n), asked.program, *asked.args])
+        status = os.spawnv(os.P_WAIT, sys.executable, interpreter.command("pgas.run", "-n", str(asked.n), asked.program, *asked.args))
         from pgas.check.log import merged
         from pgas.check.order import Order
 

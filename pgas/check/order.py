@@ -149,7 +149,7 @@ class _Pe:
     def kernel(self) -> _Launch:
         """The running kernel."""
         if self.running is None:
-            raise PgasError("the log has an event of a kernel where none runs")
+            raise PgasError("the order checker's log has an event of a kernel where none runs")
         return self.running
 
 

@@ -86,9 +86,8 @@ def test_rank_of_each_launcher(name, monkeypatch):
     assert launcher.launched_rank() == 3
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1"])
-def test_rank_that_is_none(text, monkeypatch):
-    monkeypatch.setenv("PMI_RANK", text)
+def test_a_rank_that_is_empty(monkeypatch):
+    monkeypatch.setenv("PMI_RANK", "")
     assert launcher.launched_rank() is None
 
 

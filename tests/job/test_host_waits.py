@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -197,7 +198,7 @@ def test_a_card_that_does_not_answer_is_reported_once(monkeypatch, capfd):
 def test_a_card_that_does_not_start_is_reported(monkeypatch, capfd, tmp_path):
     """After PGAS_TIMEOUT; the limit of its start is minutes."""
     monkeypatch.setenv("PGAS_TIMEOUT", "0.01")
-    monkeypatch.setattr(client.sys, "executable", str(tmp_path / "card"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "card"))
     (tmp_path / "card").write_text("#!/bin/sh\nkill -STOP $$\n")
     (tmp_path / "card").chmod(0o755)
     monkeypatch.setattr(client, "_START_TIMEOUT_S", 0.01)
@@ -210,7 +211,7 @@ def test_a_card_that_does_not_start_is_reported(monkeypatch, capfd, tmp_path):
 
 def test_a_starting_card_ignores_ctrl_c(monkeypatch, tmp_path):
     """And SIGUSR1, from its first instruction on. Its first start compiles for seconds, and would print a traceback."""
-    monkeypatch.setattr(client.sys, "executable", str(tmp_path / "card"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "card"))
     (tmp_path / "card").write_text("#!/bin/sh\nkill -INT $$\nkill -USR1 $$\nexit 3\n")
     (tmp_path / "card").chmod(0o755)
     with pytest.raises(client.TransportError, match="the software NIC did not start: exit status 3"):
