@@ -39,8 +39,9 @@ from pgas.base.output import open_standard_files
 from pgas.base.standard_input import StandardInput
 from pgas.base.text import printable
 from pgas.base.waits import say
+from pgas.job.bootstrap.own_addresses import loopback, outward
 from pgas.job.bootstrap.protocol import exchange
-from pgas.job.bootstrap.rendezvous import job_secret, outward
+from pgas.job.bootstrap.rendezvous import job_secret
 from pgas.job.bootstrap.store import News, Store
 from pgas.job.bootstrap.store_messages import LAUNCHERS, Address
 from pgas.job.bootstrap.store_server import StoreServer
@@ -154,7 +155,7 @@ def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
     most, why = min(_room())
     if asked.n > (most := max(1, most)):
         parser.error(f"argument -n: {asked.n} PEs are too many here; it must be 1 to {most}, because {why}")
-    asked.host, asked.port = asked.master or ("127.0.0.1", 0)
+    asked.host, asked.port = asked.master or (loopback(), 0)
     return asked  # type: ignore[no-any-return]
 
 

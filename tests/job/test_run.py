@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -26,7 +27,7 @@ from pgas.base.ancestors import Ancestor
 from pgas.base.arguments import Parser
 from pgas.base.errors import BootstrapError
 from pgas.base.launcher import Launched, launched
-from pgas.job.bootstrap import host_lists, protocol, rendezvous
+from pgas.job.bootstrap import host_lists, own_addresses, protocol, rendezvous
 from pgas.job.bootstrap.protocol import exchange
 from pgas.perftests.harness.jobs import mpirun
 
@@ -855,13 +856,118 @@ def test_a_name_that_is_loopback_at_home(host, resolved, used, monkeypatch):
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (resolved, 0))]
 
     monkeypatch.setattr(socket, "getaddrinfo", found)
-    monkeypatch.setattr(rendezvous, "_own_host", lambda: "192.168.7.1")
+    monkeypatch.setattr(own_addresses, "own_host", lambda: "192.168.7.1")
     served = []
     monkeypatch.setattr(rendezvous, "_meet", lambda launched, address: served.append(address.host))
     for name, value in {**srun(0, 7), "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": host, "PGAS_SECRET": "sixteen letters!"}.items():
         monkeypatch.setenv(name, value)
     rendezvous.of(Launched("srun", 0, 2))
     assert served == [used]
+
+
+#: Networks of a node, as commands of iproute2, and the address by which other nodes reach it.
+NETWORKS = {
+    "IPv6 only": (
+        "ip addr del 127.0.0.1/8 dev lo; ip -6 addr add fd00::7/64 dev there nodad; ip -6 route add default dev there",
+        "fd00::7",
+    ),
+    "IPv6 without a route": ("ip -6 addr add fd00::7/64 dev there nodad", "fd00::7"),
+    "IPv4 without a route": ("ip addr add 10.0.0.7/24 dev there; ip -6 addr add fd00::7/64 dev there nodad", "10.0.0.7"),
+    "both": ("ip addr add 10.0.0.7/24 dev there; ip route add default dev there; ip -6 addr add fd00::7/64 dev there nodad", "10.0.0.7"),
+    "none": ("true", "127.0.0.1"),
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_addresses_of_this_node(network):
+    """In a network namespace: the address of a unique ID, and of a name that /etc/hosts gives to the loopback interface."""
+    if subprocess.run(["unshare", "--map-root-user", "--net", "true"], check=False).returncode:
+        pytest.skip("capability missing: network namespaces")
+    commands, address = NETWORKS[network]
+    text = """
+import socket
+from pgas.job.bootstrap import own_addresses
+from pgas.job.bootstrap.store import Store
+from pgas.job.bootstrap.store_messages import Address
+from pgas.job.bootstrap.store_server import StoreServer
+real = socket.getaddrinfo
+socket.getaddrinfo = lambda host, *rest, **more: real("::1" if host == "node7" else host, *rest, **more)
+assert own_addresses.outward("localhost") == "localhost"
+served = StoreServer(own_addresses.loopback(), 0, bytes(32))
+Store(served.address, 0, 1, "job", 5.0)
+print(own_addresses.own_host(), own_addresses.outward("node7"), served.address.host)
+"""
+    links = "ip link set lo up; ip link add here type veth peer name there; ip link set here up; ip link set there up; sleep 0.1"
+    command = ["unshare", "--map-root-user", "--net", "sh", "-ec", f"{links}; {commands}; exec {sys.executable} -c '{text}'"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_ENABLE_CUDASIM": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    own = "::1" if network == "IPv6 only" else "127.0.0.1"
+    assert (done.stdout.split(), done.stderr) == ([address, address, own], "")
+
+
+#: Two nodes without IPv4. Each starts two PEs by COMMAND.
+NODES = """
+set -eu
+ip link set lo up; ip addr del 127.0.0.1/8 dev lo
+unshare --net sleep 1000 & other=$!
+trap 'kill $other' EXIT
+until [ $(readlink /proc/$other/ns/net) != $(readlink /proc/self/ns/net) ]; do sleep 0.05; done
+there="nsenter --target $other --net"
+ip link add here type veth peer name there netns $other
+ip -6 addr add fd00::1/64 dev here nodad; ip link set here up
+$there sh -c 'ip link set lo up; ip addr del 127.0.0.1/8 dev lo; ip -6 addr add fd00::2/64 dev there nodad; ip link set there up'
+until ip -6 addr show dev here | grep -q fe80; do sleep 0.05; done
+sleep 2
+NODE=0 sh -c COMMAND > first 2>&1 & first=$!
+NODE=1 $there sh -c COMMAND > second 2>&1 || true
+wait $first || true
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["pgas.run", "torchrun", "srun", "unique_id"])
+def test_two_machines_without_ipv4(tmp_path, how):
+    """The PEs exchange objects, by names that IPv6 alone resolves."""
+    if subprocess.run(["unshare", "--map-root-user", "--net", "true"], check=False).returncode:
+        pytest.skip("capability missing: network namespaces")
+    text = """
+from pathlib import Path
+import sys
+given = {}
+if sys.argv[1:]:
+    uid = Path("uid")
+    if os.environ["NODE"] == "0":
+        Path("made").write_bytes(pgas.unique_id())
+        Path("made").rename(uid)
+    while not uid.exists():
+        time.sleep(0.05)
+    given = {"unique_id": uid.read_bytes(), "rank": int(os.environ["NODE"]), "size": 2}
+with pgas.init(**given):
+    print("all:", pgas.allgather_object(os.environ["NODE"]), flush=True)
+"""
+    mute = Path(__file__).with_name("test_unreachable.py").read_text().partition('PROGRAM = ""')[2].partition("with pgas.init")[0]
+    (tmp_path / "program.py").write_text(mute.removeprefix('"') + text)
+    path = shlex.quote(str(tmp_path / "program.py"))
+    run_it = f"{sys.executable} {path}"
+    variables = {
+        "torchrun": "RANK=$NODE WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR=fd00::1 MASTER_PORT=29500 TORCHELASTIC_RUN_ID=7",
+        "srun": "SLURM_PROCID=$NODE SLURM_STEP_NUM_TASKS=2 SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=2 SLURM_STEP_NODELIST=node1",
+    }
+    command = {
+        "pgas.run": f"exec {sys.executable} -m pgas.run -n 1 --nnodes 2 --node-rank $NODE --master [fd00::1]:29400 {path}",
+        "unique_id": f"exec {run_it} unique_id",
+    }.get(how) or f"{variables[how]} exec {run_it}"
+    (tmp_path / "hosts").write_text("fd00::1 node1\n")
+    script = NODES.replace("COMMAND", shlex.quote(command))
+    if how == "srun":
+        script = f"mount --bind {shlex.quote(str(tmp_path / 'hosts'))} /etc/hosts\n{script}"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "OMPI", "SLURM", "PGAS"))}
+    environment |= {"PYTHONPATH": str(ROOT), "NUMBA_ENABLE_CUDASIM": "1", "PGAS_TRANSPORT": "mute", "PGAS_TIMEOUT": "60"}
+    environment |= {"PGAS_SECRET": "of the two machines", "PGAS_SYMMETRIC_SIZE": "16M"}
+    isolated = ["unshare", "--map-root-user", "--net", "--mount", "sh", "-c", script]
+    subprocess.run(isolated, cwd=tmp_path, env=environment, timeout=200, check=False)
+    for name in ("first", "second"):
+        assert "all: ['0', '1']" in (tmp_path / name).read_text(), (tmp_path / "first").read_text() + (tmp_path / "second").read_text()
 
 
 NO_LISTS = [

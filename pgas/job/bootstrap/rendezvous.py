@@ -20,7 +20,6 @@ import contextlib
 import hashlib
 import hmac
 import importlib.util
-import ipaddress
 import itertools
 import json
 import os
@@ -36,14 +35,13 @@ from pgas.base import config, text
 from pgas.base.errors import BootstrapError
 from pgas.base.launcher import LAUNCHED, MAX_PES, Launched, read_launched
 from pgas.job.bootstrap.host_lists import first_host
+from pgas.job.bootstrap.own_addresses import loopback, outward, own_host
 from pgas.job.bootstrap.store import Store
 from pgas.job.bootstrap.store_messages import PORTS, Address
 from pgas.job.bootstrap.store_server import StoreServer
 
 #: Bytes of a unique id: a mark, port, secret, the job's own bytes, length of the host's name, the name.
 _ID_BYTES, _MARK, _OWN = 128, b"pgas 2\0\0", 16
-
-_HERE = "127.0.0.1"
 
 #: Minimum bytes of a key file, because everybody could guess a key that was cut short.
 _KEY_MIN = 32
@@ -93,14 +91,14 @@ def of(launched: Launched) -> Store:
     if launched.launcher == "srun":
         name = f"srun {environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}"
         alone = environment.get("SLURM_STEP_NUM_NODES", environment.get("SLURM_NNODES")) == "1"
-        host = _HERE if alone else outward(first_host(environment.get("SLURM_STEP_NODELIST", "")))
+        host = loopback() if alone else outward(first_host(environment.get("SLURM_STEP_NODELIST", "")))
         return _meet(launched, _by_name(name, host))
     run, restart = environment.get("TORCHELASTIC_RUN_ID", ""), environment.get("TORCHELASTIC_RESTART_COUNT", "0")
     alone = environment.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"]
     host, port = _read("MASTER_ADDR", text.host if alone else text.one_host), _read("MASTER_PORT", text.integer)
     if not alone and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and importlib.util.find_spec("torch") is not None:
         return _by_torch(launched, host, port, f"pgas {run} {restart}")
-    return _meet(launched, _by_name(f"torchrun {run} {restart} {host}:{port}", _HERE if alone else outward(host)))
+    return _meet(launched, _by_name(f"torchrun {run} {restart} {host}:{port}", loopback() if alone else outward(host)))
 
 
 def _read(name: str, read: Callable[[str], Any]) -> Any:
@@ -219,33 +217,13 @@ def _key() -> bytes:
 
 def unique_id(host: str | None = None) -> bytes:
     """Return the address and secret of a store in this process, and 16 bytes of a new job, as a unique id (pgas.unique_id)."""
-    host = outward(text.one_host(host)) if host else _own_host()
+    host = outward(text.one_host(host)) if host else own_host()
     address = _serve(Address(host, 0, _secrets.setdefault(host, secrets.token_bytes(32))))
     name = address.host.encode()
     made = _MARK + address.port.to_bytes(2, "big") + address.secret + secrets.token_bytes(_OWN) + bytes([len(name)]) + name
     if len(made) > _ID_BYTES:
         raise ValueError(f"pgas.unique_id: host {address.host} is too long; pass its IP address instead")
     return made.ljust(_ID_BYTES, b"\0")
-
-
-def outward(host: str) -> str:
-    """Return a name or address of a host that other nodes can also reach. In its own /etc/hosts, its name may stand for 127.0.1.1."""
-    with contextlib.suppress(ValueError):
-        ipaddress.ip_address(host)
-        return host
-    with contextlib.suppress(OSError):  # The later use of the name reports the error.
-        address = ipaddress.ip_address(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-        if address.is_loopback and host.partition(".")[0] != "localhost":
-            return _own_host()
-    return host
-
-
-def _own_host() -> str:
-    """Return the address of the interface of the default route; 127.0.0.1 if there is none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-        probe.connect(("192.0.2.1", 9))  # An address of TEST-NET-1 (RFC 5737), to which nothing is sent.
-        return str(probe.getsockname()[0])
-    return _HERE
 
 
 def at_unique_id(given: Given) -> Store:

@@ -152,7 +152,8 @@ class Address:
     ports: int = 1  #: number of consecutive ports to try; the server takes the first free one
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}" + (f" to {self.port + self.ports - 1}" if self.ports > 1 else "")
+        host = f"[{self.host}]" if ":" in self.host else self.host  # An IPv6 address is in brackets.
+        return f"{host}:{self.port}" + (f" to {self.port + self.ports - 1}" if self.ports > 1 else "")
 
 
 class Channel:

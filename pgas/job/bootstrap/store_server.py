@@ -451,22 +451,30 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def _listen(host: str, port: int, ports: int) -> socket.socket:
+    at = Address(host, port, b"", ports)
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise BootstrapError(f"the store cannot listen on {host}:{port}: {error.strerror or error}") from error
+        raise BootstrapError(f"the store cannot listen on {at}: {error.strerror or error}") from error
     refused: OSError | None = None
     for offset in range(ports):
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((address[0], port + offset, *address[2:]))
-            listener.listen(1024)
-            listener.setblocking(False)
-            return listener
-        except OSError as error:
-            listener.close()
-            refused = error
-    raise BootstrapError(
-        f"the store cannot listen on {Address(host, port, b'', ports)}: {refused.strerror if refused else ''}"
-    ) from refused
+        for family, kind, protocol, _, address in found:  # A name may have an IPv6 address that this node lacks.
+            try:
+                return _listener(socket.socket(family, kind, protocol), (address[0], port + offset, *address[2:]))
+            except OSError as error:
+                refused = error
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    break
+    raise BootstrapError(f"the store cannot listen on {at}: {refused.strerror if refused else ''}") from refused
+
+
+def _listener(made: socket.socket, address: tuple[Any, ...]) -> socket.socket:
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(1024)
+        made.setblocking(False)
+    except OSError:
+        made.close()
+        raise
+    return made
