@@ -30,7 +30,7 @@ def type_of(value: Any) -> Any:
         array = ndarray_of(value)
         layout = "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else "A"
         return types.Array(numpy_support.from_dtype(array.dtype), array.ndim, layout, aligned=array.flags.aligned)
-    if isinstance(value, enum.IntEnum):
+    if isinstance(value, enum.IntEnum) and type(value).__module__.startswith("pgas."):  # Those of a program are integers.
         return types.IntEnumMember(type(value), types.int64)
     if isinstance(value, (np.generic, Integer, Element)):
         return numpy_support.from_dtype(value.dtype)
