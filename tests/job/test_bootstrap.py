@@ -5,12 +5,14 @@ import functools
 import importlib
 import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 from concurrent import futures
+from pathlib import Path
 from types import SimpleNamespace
 
 import forks
@@ -18,10 +20,12 @@ import pytest
 from descriptors import few_descriptors
 from strangers import NOBODY, stranger
 
+import pgas
 from pgas.base import launcher, liveness, plain
 from pgas.base.errors import BootstrapError
 from pgas.job.bootstrap import mpi as mpi_bootstrap
 from pgas.job.bootstrap import processes, protocol
+from pgas.perftests.harness.jobs import mpirun
 from pgas.transports.memory import fds
 
 RANK_VARIABLES = ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"]
@@ -489,3 +493,15 @@ def test_exchange_by_rank():
 
     assert protocol.exchange(Two(), "mine", lambda: calls.append(1)) == ["mine", [1, 2]]
     assert calls == [1]
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_pe_of_mpirun_that_ends_before_init(tmp_path, code):
+    """MPI_Init of the others would wait forever. The PE is named once."""
+    path = tmp_path / "program.py"
+    path.write_text(f"import os, sys\nif os.environ['PMI_RANK'] == '1':\n    sys.exit({code})\nimport pgas\npgas.init()\n")
+    environment = os.environ | {"PGAS_TIMEOUT": "3", "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(Path(pgas.__file__).parents[1])}
+    done = subprocess.run([*mpirun(3), sys.executable, str(path)], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode
+    told = re.findall("^pgas: .*", done.stderr, re.MULTILINE)
+    assert told == ["pgas: PE 1 ended without calling pgas.init(), for which PE 0 has waited 3 s: the job cannot continue"], done.stderr

@@ -15,12 +15,15 @@ from pgas.base.agreement import of_another
 from pgas.base.errors import BootstrapError
 from pgas.base.launcher import Launched
 from pgas.base.remedies import mend
-from pgas.base.waits import overdue, patience, until
+from pgas.base.waits import overdue, patience, say, until
 from pgas.job.bootstrap.processes import flush, siblings
 from pgas.job.bootstrap.shared_files import forget_early, forget_shared_files, guard_shared_files
 
 #: Seconds for MPI to end a job.
 _ABORT_S = 5.0
+
+#: Variables of mpirun for the number of its processes on this node.
+_LOCAL_SIZES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE")
 
 #: Number of tags that every MPI allows. Exchanges use all of them in turn except _LEFT, which is for the message of a rank that leaves.
 _TAGS, _LEFT = 1 << 15, 0
@@ -179,9 +182,37 @@ def _import_mpi() -> Any:
     return mpi
 
 
+def _started_here() -> int:
+    """Return the number of processes that mpirun started on this node; 0 if it is unknown."""
+    values = (os.environ.get(name, "") for name in _LOCAL_SIZES)
+    return next((int(value) for value in values if value.isdecimal()), 0)
+
+
+def _end_without(started: dict[int, int]) -> None:
+    """End the job, because a PE of this node has ended before MPI_Init. mpirun does not notice, and the others would wait forever.
+
+    started: the remaining PEs of this node. Called in the stand-by process of the lowest one.
+    """
+    count = _started_here()
+    ended = sorted(set(range(count)) - set(started)) if max(started, default=0) < count else []
+    who = liveness.listed([f"PE {pe}" for pe in ended]) if ended else f"{count - len(started)} PEs of this node"
+    say(f"{who} ended without calling pgas.init(), for which PE {min(started)} has waited {patience():g} s: the job cannot continue")
+    time.sleep(0.2)  # mpirun drops output that it has not read.
+    for pid in started.values():
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def _say_who_has_not_started(rank: int | None, launcher: int) -> None:
-    """Report which PEs a PE waits for in MPI_Init. It is called in the stand-by process; only that of the lowest waiting PE prints."""
+    """Report which PEs a PE waits for in MPI_Init, or end the job if one has ended.
+
+    It is called in the stand-by process; only that of the lowest waiting PE prints.
+    """
     started = siblings(launcher)
+    if len(started) < _started_here():
+        if rank == min(started, default=rank):
+            _end_without(started)
+        return
     waiting = [pe for pe, pid in started.items() if siblings(pid) and not liveness.state(pid)]  # Waiting PEs have a stand-by process.
     if rank == min(waiting, default=rank):
         late = [f"PE {pe} {liveness.described(pid)}" for pe, pid in sorted(started.items()) if pe not in waiting]
