@@ -161,15 +161,26 @@ def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
 
 def _room() -> Iterator[tuple[int, str]]:
     """Yield maximum numbers of PEs for this node, with the reasons."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if files != resource.RLIM_INFINITY:
-        yield (files - _OWN_FILES) // _PE_FILES, f"a process may open {files} files (ulimit -n)"
+        yield (files - _OWN_FILES) // _PE_FILES, f"a process may open {files} files (ulimit -Hn)"
     if processes != resource.RLIM_INFINITY:
         yield processes, f"a user may have {processes} processes (ulimit -u)"
     with open("/proc/meminfo", encoding="ascii") as file:
         memory = int(re.search(r"MemAvailable: *([0-9]+) kB", file.read())[1]) << 10  # type: ignore[index]
     yield memory // _PE_BYTES, f"{memory >> 20} MiB of memory are available, and each takes {_PE_BYTES >> 20} MiB or more"
+
+
+def _allow_files(pes: int) -> None:
+    """Raise the soft limit of descriptors to what this command and its PEs need, up to the hard limit. PEs inherit it.
+
+    A PE needs some descriptors of its own and, while it maps the heap, one for every peer.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _OWN_FILES + max(_PE_FILES * pes, 2 * pes)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else min(needed, hard), hard))
 
 
 def _command(asked: argparse.Namespace) -> list[str]:
@@ -187,7 +198,9 @@ def _alone() -> dict[str, str]:
 
 
 def _run(asked: argparse.Namespace, command: list[str], ending: contextlib.ExitStack) -> int:
+    _allow_files(asked.n)
     address, first, size, launchers = _meet(asked, ending)
+    _allow_files(size)  # If there are other nodes, more PEs.
     word = LastWord()
     ending.callback(word.close)
     guard = _Guard()

@@ -359,20 +359,30 @@ def test_arguments(arguments, words, capsys):
 @pytest.mark.parametrize(
     ("files", "processes", "most", "why"),
     [
-        (84, -1, 5, r"a process may open 84 files \(ulimit -n\)"), (1024, 7, 7, r"a user may have 7 processes \(ulimit -u\)"),
+        (84, -1, 5, r"a process may open 84 files \(ulimit -Hn\)"), (1024, 7, 7, r"a user may have 7 processes \(ulimit -u\)"),
         (-1, -1, r"\d+", r"\d+ MiB of memory are available, and each takes \d+ MiB or more"),
     ],
 )  # fmt: skip
 def test_more_pes_than_the_machine_has_room_for(files, processes, most, why, monkeypatch, capsys):
     monkeypatch.setattr(run, "_PE_BYTES", run._PE_BYTES << (24 if files == -1 else 0))
     monkeypatch.setattr(
-        run.resource, "getrlimit", {run.resource.RLIMIT_NOFILE: (files, -1), run.resource.RLIMIT_NPROC: (processes, -1)}.get
+        run.resource, "getrlimit", {run.resource.RLIMIT_NOFILE: (64, files), run.resource.RLIMIT_NPROC: (processes, -1)}.get
     )
     with pytest.raises(SystemExit) as refused:
         run.main(["-n", "4000", "x.py"])
     assert refused.value.code == 2
     said = f"python -m pgas.run: error: argument -n: 4000 PEs are too many here; it must be 1 to {most}, because {why}\n"
     assert re.fullmatch(said, capsys.readouterr().err)
+
+
+def test_more_pes_than_the_soft_limit_has_files(tmp_path):
+    """The command raises the limit, also for its PEs."""
+    path = tmp_path / "program.py"
+    path.write_text("import resource\nprint(resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n")
+    command = ["/bin/sh", "-c", 'ulimit -Sn 70; exec "$@"', "sh", *by_run(str(path), n=12)]
+    ((status, out, err),) = ended([started(command)])
+    assert (status, err) == (0, "")
+    assert sorted(out.split()[2::3]) == ["112"] * 12
 
 
 def test_a_limit_that_is_reached(tmp_path):
