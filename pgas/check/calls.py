@@ -124,11 +124,17 @@ def _number(value: Any) -> Any:
     return int(value) if isinstance(value, (int, np.integer)) else None
 
 
+def _before(call: WatchedCall, addr: int, nbytes: int, pe: int) -> int:
+    """Return the value of a word before an update, 0 if this PE cannot read it. It has no update that takes its turn later."""
+    job = call.recorder.job
+    return int(mem.load(addr, nbytes)) if pe == job.my_pe or pe in job.near_pes else 0
+
+
 def _signal(call: WatchedCall) -> None:
     addr, nbytes = call.element("sig")
     pe = int(call.given["pe"])
     kind = SET if call.given["op"] == SignalOp.SET else ADD
-    call.tell(log.UPDATE, pe, _on(addr, pe), nbytes, kind, _number(call.given["value"]), False)
+    call.tell(log.UPDATE, pe, _on(addr, pe), nbytes, kind, _number(call.given["value"]), False, _before(call, _on(addr, pe), nbytes, pe))
 
 
 def _atomic(kind: int, *, fetches: bool, value: Any = "value") -> _Kind:
@@ -136,7 +142,7 @@ def _atomic(kind: int, *, fetches: bool, value: Any = "value") -> _Kind:
         addr, nbytes = call.element("dest")
         pe = int(call.given["pe"])
         given = call.given[value] if isinstance(value, str) else value
-        call.tell(log.UPDATE, pe, _on(addr, pe), nbytes, kind, _number(given), fetches)
+        call.tell(log.UPDATE, pe, _on(addr, pe), nbytes, kind, _number(given), fetches, _before(call, _on(addr, pe), nbytes, pe))
 
     def end(call: WatchedCall, result: Any) -> None:
         addr, _ = call.element("dest")

@@ -28,11 +28,11 @@ Event = tuple[Any, ...]
     ENDED,  # launch
     MET,  # first thread of the block, threads or None for all: in a barrier of the block or a warp operation
     GRID,  # launch
-    LOAD, STORE, ATOMIC, SAME,  # thread, address, nbytes, site: by the kernel's own code; SAME: a store of what is there
+    LOAD, STORE, ATOMIC, SAME,  # thread, address, nbytes, site, ATOMIC: value before: by the kernel's own code; SAME: stores what is there
     FENCE,  # thread, scope of CUDA
     PUT,  # turn, thread, site, pe, dest, source, nbytes of an element, elements, strides in bytes, nbi, signal follows, threads
     GET,  # turn, thread, site, pe, dest, source, nbytes of an element, elements, strides, nbi, threads
-    UPDATE,  # turn, thread, site, pe, address, nbytes, kind, value, fetches: an atomic or a signal
+    UPDATE,  # turn, thread, site, pe, address, nbytes, kind, value, fetches, value before that if an add: an atomic or a signal
     ACQUIRED,  # turn, thread, site, address, nbytes, comparison or None, value, found: a wait or test has succeeded, a lock is set
     FETCHED,  # turn, thread, site, address: an atomic has returned a value
     ORDER,  # turn, thread, site, what, pe: fence, quiet, quiet_pe, flush

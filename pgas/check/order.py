@@ -10,7 +10,7 @@ from pgas.base.errors import PgasError
 from pgas.check import collectives, log, memory, words
 from pgas.check.clocks import PE_SHIFT, Clock, Epoch
 from pgas.check.collectives import Operands
-from pgas.check.memory import FROM, GOT, READ, REMOTE, SOURCE, WRITE, MemoryAccess, Shadow
+from pgas.check.memory import FROM, GOT, READ, REMOTE, SOURCE, WRITE, MemoryAccess, Race, Shadow
 from pgas.check.report import Mistakes, SourceLine
 from pgas.check.state import Knowledge, joined
 from pgas.kernels import window
@@ -35,6 +35,7 @@ _NUMBER = (1 << PE_SHIFT) - 1
 #: Bits of numbers that stand for all threads of a warp, named by its first thread, or of a block.
 _WARP_BIT, _BLOCK_BIT = 1 << 38, 1 << 39
 
+_SCANS = ("inscan", "exscan")  #: A member does not wait for those after it.
 _COMPLETING, _PLAIN_BARRIERS = ("barrier_all", "barrier"), ("sync_all", "team_sync")
 
 
@@ -156,13 +157,14 @@ class _Pe:
 class Order:
     """Follows a job. `findings` has what it finds."""
 
-    def __init__(self) -> None:
+    def __init__(self, race: Race | None = None) -> None:
+        """race: receives accesses that nothing orders, in place of `findings`."""
         self.findings = Mistakes(self)
-        self._memory = Shadow(self.findings.race)
+        self._memory = Shadow(race or self.findings.race)
         self._pes: dict[int, _Pe] = {}
         self._words: dict[int, words.SyncWord] = {}
         self._pages_of_words: dict[int, list[int]] = {}
-        self._atomics: dict[int, Knowledge] = {}  #: by word, what atomics of CUDA tell
+        self._atomics: dict[int, words.CudaAtomics] = {}
         self._meetings: dict[Any, _Meeting] = {}
         self._exchanges: dict[int, dict[int, Knowledge]] = {}
         self._split: dict[tuple[int, int], tuple[Clock, tuple[Clock, Clock]]] = {}
@@ -202,6 +204,11 @@ class Order:
     def place(addr: int) -> tuple[int, int]:
         """Return the PE and the offset in its slot of an address; -1 for other memory."""
         return (-1, 0) if addr & _TAGS or addr >> 64 else (addr - window.BASE >> window.STRIDE_SHIFT, _of_slot(addr))
+
+    @staticmethod
+    def owner(addr: int) -> tuple[int, int]:
+        """Return the PE whose own memory has an address, and the address there; -1 for a slot."""
+        return (addr >> _PE_OF_ADDRESS) - 1, addr & ~_TAGS & (1 << 64) - 1
 
     # Threads
 
@@ -296,8 +303,14 @@ class Order:
             state = joined([block.state, *(thread.state for thread in block.threads.values())])
             known = lambda clock: clock.with_block(block.first, block.phase, block.first, block.count)  # noqa: E731
             block.state = state.map(known, "happened", "visible")
-            if block.together and len(block.threads) == block.count:
-                block.state = _all_know(block.state, list(block.threads.values()), block.first | _BLOCK_BIT)
+            if block.together:
+                threads = list(block.threads.values())
+                if len(threads) == block.count:
+                    block.state = _all_know(block.state, threads, block.first | _BLOCK_BIT)
+                for leader in range(block.first, block.first + block.count, WARP_SIZE):
+                    warp = [thread for thread in threads if 0 <= thread.number - leader < WARP_SIZE]
+                    if len(warp) == min(WARP_SIZE, block.first + block.count - leader):
+                        block.state = _all_know(block.state, warp, _of_warp(leader))
             waiting = {n: t.pending for n, t in block.threads.items() if t.pending is not None}
             block.phase += 1
             self._tick += 1
@@ -383,15 +396,14 @@ class Order:
             self._waited(pe, None)
         return thread
 
-    def _cuda_atomic(self, pe: int, number: int, addr: int, nbytes: int, site: int) -> None:
+    def _cuda_atomic(self, pe: int, number: int, addr: int, nbytes: int, site: int, before: int | None) -> None:
         thread = self._thread(pe, number)
         self._touch(thread, MemoryAccess(WRITE, thread.now(), site, "is changed by an atomic of CUDA", atom=memory.CUDA), addr, nbytes)
         word = _global(addr, pe)
-        told = self._atomics.get(word)
-        if told is not None:
-            self._returned(thread, told)
-        mine = thread.told()
-        self._atomics[word] = mine if told is None else told | mine
+        atomics = self._atomics.setdefault(word, words.CudaAtomics())
+        if atomics.told is not None:
+            self._returned(thread, atomics.told)
+        atomics.add(before, thread.told())
         self._ticks(thread)
 
     @staticmethod
@@ -444,12 +456,13 @@ class Order:
         return word
 
     def _update(
-        self, pe: int, turn: int, number: int, site: int, to: int, addr: int, nbytes: int, kind: int, value: int | None, fetches: bool
-    ) -> None:
+        self, pe: int, turn: int, number: int, site: int, to: int, addr: int, nbytes: int, kind: int, value: int | None, fetches: bool,
+        before: int = 0,
+    ) -> None:  # fmt: skip
         thread, of_pe = self._thread(pe, number), self._pe(pe)
         atom = memory.READS if kind == log.ATOMIC_OTHER and value is None and fetches else _ATOMS[kind]
         access = MemoryAccess(REMOTE, thread.now(), site, "is written" if kind == log.PLAIN else "is changed", to, atom)
-        update = words.WordUpdate(access, kind, value, thread.state, self._sent(thread, to), addr)
+        update = words.WordUpdate(access, kind, value, thread.state, self._sent(thread, to), addr, before)
         if atom != memory.READS:
             self._word(addr).add(update)
             self.findings.sent(update, addr, signal=update.is_signal)
@@ -489,6 +502,8 @@ class Order:
             told = words.joined(word.earlier or told, issued)
             for update in arrived:
                 told = told | _arrival(update.access)
+        if (atomics := self._atomics.get(_global(addr, pe))) is not None:
+            told = told | atomics.seen(comparison, value)
         for writer in self._memory.writers(addr):  # A thread of this PE has stored the value, or a put of several elements.
             if writer.kind == WRITE and writer.state is not None and writer.epoch.thread != thread.number:
                 told = told | replace(writer.state, visible=writer.state.released)
@@ -577,18 +592,20 @@ class Order:
             access = MemoryAccess(READ, came.epoch, site, f"is read by {what[0]}", call=call)
             for offset, nbytes in collectives.read(what[0], came.operands, len(members)):
                 self._touch_for(came, access, source + offset, nbytes)
-        if meeting.root == pe or (meeting.root is None and len(meeting.came) == len(members)):
-            self._moves(meeting, call)
+        if what[0] in _SCANS:
+            self._moves(meeting, call, (pe,))
+        elif meeting.root == pe or (meeting.root is None and len(meeting.came) == len(members)):
+            self._moves(meeting, call, members if meeting.root is None else (meeting.root,))
 
-    def _moves(self, meeting: _Meeting, call: Any) -> None:
-        """Note the stores of a collective: members write the dest of every member."""
+    def _moves(self, meeting: _Meeting, call: Any, writers: tuple[int, ...]) -> None:
+        """Note the stores of a collective: members write the dest of every member, in scans only their own."""
         name, (group, members, count) = meeting.what[0], call
         operands = {pe: came.operands for pe, came in meeting.came.items()}
-        for writer in members if meeting.root is None else (meeting.root,):
+        for writer in writers:
             came = meeting.came[writer]
             for member in members:
                 access = MemoryAccess(
-                    REMOTE, came.epoch, came.site, f"is written by {name}", member, "", (group, members, writer), count, call
+                    REMOTE, came.epoch, came.site, f"is written by {name}", member, "", (group, members, writer, member), count, call
                 )
                 to = operands.get(member, came.operands)
                 for offset, nbytes in collectives.written(
@@ -607,9 +624,10 @@ class Order:
         if meeting is None:
             return
         told = Knowledge()
+        members = meeting.members[: meeting.members.index(pe) + 1] if meeting.what[0] in _SCANS else meeting.members
         for member, came in meeting.came.items():
-            if meeting.root in (None, member) or member == pe:
-                told = told | came.told | Knowledge(updates={(group, meeting.members, member): count})  # type: ignore[dict-item]
+            if member in members and (meeting.root in (None, member) or member == pe):
+                told = told | came.told | Knowledge(updates={(group, meeting.members, member, pe): count})  # type: ignore[dict-item]
         self.findings.saw(thread.now(), told, site)
         block = thread.block
         threads = [thread]
@@ -676,7 +694,7 @@ class Order:
 def _of_all(thread: Thread, width: int) -> Epoch:
     """Return the epoch of a non-blocking operation of a warp or block. One thread knows of all parts only after the threads have met."""
     epoch = thread.now()
-    if not width:
+    if not width or thread.block.count == 1:
         return epoch
     thread.block.together = True
     return replace(epoch, thread=_of_warp(epoch.thread) if width == WARP_SIZE else epoch.thread | _BLOCK_BIT)

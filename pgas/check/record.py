@@ -17,7 +17,7 @@ from pgas.job.memory.array import SymmetricArray, block_of
 from pgas.kernels import window
 from pgas.kernels.compiler import simulator
 from pgas.kernels.compiler.binding import HOST_FORMS
-from pgas.sim import engine, watch
+from pgas.sim import engine, mem, watch
 from pgas.sim.scheduler import WARP_SIZE, Block, Launch, SimThread, Worker
 
 #: Tags of addresses that only the threads of one block, or one PE, can access; addresses themselves have up to 48 bits.
@@ -81,7 +81,8 @@ class Recorder:
 
     def accessed(self, kind: int, addr: int, nbytes: int, frame: FrameType, *, shared: bool) -> None:
         thread = watch.thread()
-        self.log.add(log.LOAD + kind, self.number(thread), self.tagged(addr, thread if shared else None), nbytes, self.site(frame))
+        before = (mem.load(addr, nbytes) if nbytes in (4, 8) else None,) if kind == watch.ATOMIC else ()
+        self.log.add(log.LOAD + kind, self.number(thread), self.tagged(addr, thread if shared else None), nbytes, self.site(frame), *before)
 
     def fenced(self, scope: str) -> None:
         self.log.add(log.FENCE, self.number(watch.thread()), scope)

@@ -1,5 +1,6 @@
 """Words by which threads tell each other something: who has updated them, and what a thread knows that has seen a value."""
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ class WordUpdate:
     state: Knowledge  #: of the thread at the update
     told: Knowledge  #: what a thread knows that has seen the update
     addr: int = 0
+    before: int = 0  #: value of the word before it; used only for the first one
 
     @property
     def is_signal(self) -> bool:
@@ -47,17 +49,19 @@ class SyncWord:
     updates: list[WordUpdate] = field(default_factory=list)
     chains: int = 0
     earlier: Knowledge | None = None  #: what updates tell that are not in the list any more
-    base: int = 0  #: sum of additions that are not in the list any more
+    base: int = 0  #: value before the updates in the list
     all: Knowledge = field(default_factory=Knowledge)  #: what all updates tell
 
     def reset(self) -> None:
         """Forget the updates, because the word has been overwritten."""
         self.updates.clear()
-        self.earlier, self.base, self.all = None, 0, Knowledge()
+        self.earlier, self.all = None, Knowledge()
 
     def add(self, update: WordUpdate) -> None:
         """Note an update, and give its access a place in a chain: behind one that has arrived when it does."""
         access = update.access
+        if not self.updates and self.earlier is None:
+            self.base = update.before
         for previous in reversed(self.updates):
             behind = update.follows(previous) if update.kind in _SETS else update.arrives_after(previous)
             if behind:
@@ -120,6 +124,29 @@ class SyncWord:
             if not holds(without, comparison, value):
                 needed.append(update)
         return needed
+
+
+@dataclass(slots=True)
+class CudaAtomics:
+    """Atomics of CUDA on a word: the value before each of the last ones, and what those before it tell."""
+
+    told: Knowledge | None = None  #: what all of them tell
+    last: deque[tuple[int | None, Knowledge]] = field(default_factory=lambda: deque(maxlen=4 * _MOST))
+
+    def add(self, before: int | None, told: Knowledge) -> None:
+        """Note an atomic, and what its thread tells."""
+        earlier = self.told or Knowledge()
+        self.last.append((before, earlier))
+        self.told = earlier | told
+
+    def seen(self, comparison: int | None, value: int) -> Knowledge:
+        """Return what a thread must have been told whose wait has ended: by all but the last ones, without which the condition held."""
+        told = self.told or Knowledge()
+        for before, earlier in reversed(self.last):
+            if comparison is None or before is None or not holds(before, comparison, value):
+                break
+            told = earlier
+        return told
 
 
 def holds(found: int, comparison: int, value: int) -> bool:
