@@ -4,6 +4,7 @@
 
 The run ends after the first group with a failing program, which is made smaller and printed with the command that runs it again.
 ``--soak 300`` instead performs random operations for 300 seconds, without an oracle (soak.py).
+``--order`` instead proves the order checker (ordered.py).
 """
 
 import argparse
@@ -62,6 +63,10 @@ def run(argv: Sequence[str] | None = None) -> int:
     with job:
         if arguments.soak is not None:
             return soak.run(arguments.seed, arguments.soak)
+        if arguments.order:
+            from pgas.perftests.programs import ordered  # It needs the simulator.
+
+            return ordered.run(arguments.seed, arguments.first, arguments.count)
         trial = Trial()
         status = _kept(arguments, trial) if arguments.keep else _drawn(arguments, trial)
         trial.free()
@@ -211,11 +216,15 @@ def _parse(argv: Sequence[str]) -> Any:
     parser.add_argument("--keep", type=_numbers, metavar="LIST", help=keep)
     seconds = "no programs: concurrent random operations from all threads for this time"
     parser.add_argument("--soak", type=within(1, most), metavar="SECONDS", help=seconds)
+    if pgas.SIMULATOR:
+        order = "programs under the order checker, whole and without one fence, wait, or barrier"
+        parser.add_argument("--order", action="store_true", help=order)
     types = DTYPES if pgas.SIMULATOR else _TYPES_ON_GPUS
     of = f"types of elements, of {', '.join(DTYPES)} [{','.join(types)}]"
     parser.add_argument("--types", type=_types, default=types, metavar="LIST", help=of)
     names = f"{'; '.join(TRANSPORTS)} [pgas chooses]"
     parser.add_argument("--transport", type=one_of(TRANSPORTS), metavar="NAME", help=names)
+    parser.set_defaults(order=False)
     return parser.parse_args(argv)
 
 

@@ -62,9 +62,9 @@ class _Place(NamedTuple):
     nelems: int
 
 
-def draw(seed: int, number: int, n_pes: int) -> Program:
-    """Return the program with that number."""
-    shape_ = shape(seed, number // GROUP, n_pes)
+def draw(seed: int, number: int, n_pes: int, shape_: Shape | None = None) -> Program:
+    """Return the program with that number; shape_: a shape instead of that of its group."""
+    shape_ = shape_ or shape(seed, number // GROUP, n_pes)
     drawing = _Drawing(random.Random(f"program {seed} {number}"), shape_)
     return Program(seed, number, shape_, tuple(drawing.operations()))
 

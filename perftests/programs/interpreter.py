@@ -55,7 +55,7 @@ class KernelData(NamedTuple):
     local_words: Any  #: local as uint64
     fetched: Any  #: fetched elements, by slot
     signals: Any  #: uint64: fetched signals, by slot, and records of _several()
-    copies: Any  #: uint64, by phase, program, and word: the regions after each phase, and local memory
+    copies: Any  #: uint64, by phase, program, and word: the regions after each phase, and local memory; or of no phases
     counter: Any  #: counter of grid_barrier
     meeting: int  #: value of the counter before the kernel
     begin: int  #: first phase that the kernel performs
@@ -423,9 +423,9 @@ def _interpreter(atomics, several, copied, strided, signalled, collectives=_no_c
                 _meet(end, thread)
             meeting += cuda.gridDim.x
             grid_barrier(table.counter, meeting)
-            for k in range(thread, size, cuda.blockDim.x):
+            for k in range(thread, size if phase < copies.shape[0] else 0, cuda.blockDim.x):
                 copies[phase, program, k] = words[program * size + k]
-            for k in range(thread, LOCAL_BYTES // 8, cuda.blockDim.x):
+            for k in range(thread, LOCAL_BYTES // 8 if phase < copies.shape[0] else 0, cuda.blockDim.x):
                 copies[phase, program, size + k] = table.local_words[program * (LOCAL_BYTES // 8) + k]
             meeting += cuda.gridDim.x
             grid_barrier(table.counter, meeting)

@@ -43,13 +43,22 @@ class _Touch(NamedTuple):
     by: tuple[int, ...] = ()  # for a collective: the PEs that may perform it
 
 
+class Race(NamedTuple):
+    """Two operations whose accesses are not ordered. channel: whether both use one channel of a team."""
+
+    first: int
+    second: int
+    channel: bool
+
+
 class _Access:
     """An access, and the threads with which it is ordered."""
 
-    __slots__ = ("before", "by", "complete", "fenced", "number", "touch", "via")
+    __slots__ = ("before", "by", "by_load", "complete", "fenced", "number", "touch", "via")
 
-    def __init__(self, touch: _Touch, number: int, via: int, by: int, before: int) -> None:
+    def __init__(self, touch: _Touch, number: int, via: int, by: int, before: int, *, by_load: bool = False) -> None:
         """via: the other PE of the operation. by: the threads that performed it. The module's docstring describes before."""
+        self.by_load = by_load
         self.touch, self.number, self.via, self.by, self.before, self.fenced = touch, number, via, by, before, 0
         self.complete = before if touch.when == DONE else 0
 
@@ -57,9 +66,15 @@ class _Access:
 class Rules:
     """The accesses of a phase. ``admit`` takes operations in order and rejects those that make the outcome undefined."""
 
-    def __init__(self, shape: Shape, values: dict[tuple[int, int], list[int]]) -> None:
-        """values: values of signal words, by PE and location, unless they are SIGNAL_BEGIN; updated by admit()."""
-        self._shape = shape
+    def __init__(self, shape: Shape, values: dict[tuple[int, int], list[int]], *, races: list[Race] | None = None) -> None:
+        """Begin a phase.
+
+        Args:
+            values: values of signal words, by PE and location, unless they are SIGNAL_BEGIN; updated by admit().
+            races: receives accesses that are not ordered, which then are no reason to reject an operation. Answers of waits and tests may
+                be undefined, because they do not race with signals, and small messages of collectives are like large ones.
+        """
+        self._shape, self._races = shape, races
         self._accesses: list[_Access] = []
         self._carried: dict[tuple[int, int], list[_Access]] = {}  # by signal word: accesses visible to a thread that observes its value
         self._values = {word: values[word][-1:] for word in values}
@@ -75,10 +90,13 @@ class Rules:
         if o.kind in ops.WAITS or o.kind in ops.WAITS_FOR_SEVERAL:
             words = [(o.word, o.value)] if o.kind in ops.WAITS else [(word, value) for _, word, value in ops.wait_set(o)]
             answered = self._answered(o, words)
-            if answered is None:
+            if answered is None and self._races is None:
                 return False
-            seen = [access for word in answered for access in self._carried.get((o.pe, word), [])]
-        touches = list(_touches(o, size) if o.team < 0 else _of_members(o, size, self._shape))
+            seen = [access for word in answered or () for access in self._carried.get((o.pe, word), [])]
+        small = _SMALL if self._races is None else 0
+        touches = list(_touches(o, size) if o.team < 0 else _of_members(o, size, self._shape, small))
+        if self._races is not None:
+            touches = [] if o.kind in _LOOKS else [_as_word(o, touch) for touch in touches if touch.lo < touch.hi]
         if any(_overlap(a, b) and (a.mode, b.mode) != (READ, READ) for i, a in enumerate(touches) for b in touches[:i]):
             return False
         earlier = set()
@@ -93,9 +111,16 @@ class Rules:
                     elif o.kind in ops.WAITS_FOR_SEVERAL:  # The answer does not depend on this word.
                         continue
                     elif touch.mode != WORD or access.touch.mode != WORD or touch.class_ != access.touch.class_:
-                        return False
+                        if self._races is None:
+                            return False
+                        self._races.append(Race(access.number, self._number, touch.lo < 0))
         for access in seen:
             access.complete |= actors
+        if self._races is not None:  # The sources of data that has arrived have been read.
+            arrived = {access.number for access in seen}
+            for access in self._accesses:
+                if access.number in arrived and access.touch.when == SOURCE:
+                    access.complete |= actors
         self._perform(o, actors, touches, earlier)
         self._number += 1
         return True
@@ -145,19 +170,24 @@ class Rules:
         for t in touches:
             own = self._actors(o, t.pe) if o.team >= 0 else actors
             own = own & -own if t.lo < 0 else own  # The first thread leaves a channel last.
-            added.append(_Access(t, self._number, o.target, own, own if together else 0))
+            added.append(_Access(t, self._number, o.target, own, own if together else 0, by_load=o.kind == Kind.LOAD))
         self._accesses += added
         if o.kind in ops.FLAGS:
             self._tell(o, actors, [a for a in added if a.touch.pe == o.target])
         if any(t.mode == WORD for t in touches):
             self.predecessors[self._number] = earlier
 
+    def _read(self, access: _Access) -> int:
+        """Return the threads for which an access needs no fence, because it has read when the call returns."""
+        return 0 if self._races is None or access.touch.mode != READ or access.touch.when != DONE or access.by_load else access.before
+
     def _tell(self, o: Operation, actors: int, data: list[_Access]) -> None:
         """Record what a flag makes visible: fenced accesses that are complete or to the same PE, and the signal's own data."""
         seen = [
             a
             for a in self._accesses
-            if a.fenced & actors and (a.complete & actors or (o.scope == ops.THREAD and a.touch.pe == o.target and a.touch.when == SENT))
+            if (a.fenced | self._read(a)) & actors
+            and (a.complete & actors or (o.scope == ops.THREAD and a.touch.pe == o.target and a.touch.when == SENT))
         ]
         word, values = (o.target, o.word), self.values(o.target, o.word)
         before = self._carried.get(word, []) if ops.is_added(o) else []  # The sum makes visible what each addition does.
@@ -166,6 +196,8 @@ class Rules:
         self._all_values[word] = self._values[word]
 
 
+_SCANS = (Kind.INSCAN, Kind.EXSCAN)
+_LOOKS = (*ops.WAITS, *ops.SEVERAL, Kind.TEST, Kind.SIGNAL_FETCH)
 _NON_BLOCKING = (Kind.PUT_NBI, Kind.GET_NBI, Kind.PUT_SIGNAL_NBI)
 
 
@@ -205,6 +237,20 @@ def defined(shape: Shape, operations: tuple[Operation, ...]) -> bool:
     return True
 
 
+def races(shape: Shape, operations: tuple[Operation, ...]) -> list[Race]:
+    """Return the accesses that are not ordered; numbers of operations are positions in the list."""
+    values: dict[tuple[int, int], list[int]] = {}
+    found: list[Race] = []
+    for phase in range(len(shape.ends)):
+        of_phase: list[Race] = []
+        rules, numbers = Rules(shape, values, races=of_phase), []
+        for number, o in enumerate(operations):
+            if o.phase == phase and rules.admit(o):
+                numbers.append(number)
+        found += [race._replace(first=numbers[race.first], second=numbers[race.second]) for race in of_phase]
+    return found
+
+
 def holds(found: int, comparison: int, value: int) -> bool:
     """Whether ``found <comparison> value``; comparison: a constant such as pgas.EQ."""
     return (found == value, found != value, found > value, found <= value, found < value, found >= value)[comparison]
@@ -214,8 +260,12 @@ def _overlap(a: _Touch, b: _Touch) -> bool:
     return a.pe == b.pe and a.lo < b.hi and b.lo < a.hi
 
 
-def _of_members(o: Operation, size: int, shape: Shape) -> Iterator[_Touch]:
-    """Yield the accesses of a collective. A channel is a byte before the region, which the collective writes."""
+def _of_members(o: Operation, size: int, shape: Shape, small: int) -> Iterator[_Touch]:
+    """Yield the accesses of a collective. A channel is a byte before the region, which the collective writes.
+
+    Args:
+        small: number of bytes from one member to another up to which only a member's own call writes its dest.
+    """
     members, place = shape.teams[o.team], 2 * o.team + o.channel
     written, read = o.nelems * o.dst_stride * size, o.nelems * o.src_stride * size
     for pe in members:
@@ -223,7 +273,15 @@ def _of_members(o: Operation, size: int, shape: Shape) -> Iterator[_Touch]:
         if o.kind not in ops.MEETINGS:
             if o.dest != o.source or o.kind not in ops.IN_PLACE:
                 yield _Touch(pe, o.source, o.source + read, READ, DONE, by=(pe,))
-            yield _Touch(pe, o.dest, o.dest + written, WRITE, DONE, by=(pe,) if o.nelems * size <= _SMALL else members)
+            yield _Touch(pe, o.dest, o.dest + written, WRITE, DONE, by=(pe,) if o.nelems * size <= small or o.kind in _SCANS else members)
+
+
+def _as_word(o: Operation, touch: _Touch) -> _Touch:
+    """Return the access of a flag as that of an atomic, if it is one: sets are atomic with respect to each other."""
+    if o.kind not in ops.FLAGS or o.kind == Kind.FLAG_P or (touch.pe, touch.lo, touch.hi) != (o.target, o.word, o.word + 8):
+        return touch
+    by_signal = o.kind != Kind.FLAG_SET and not ops.is_added(o)
+    return touch._replace(mode=WORD, class_="sets" if by_signal else "atomics")
 
 
 def _touches(o: Operation, size: int) -> Iterator[_Touch]:

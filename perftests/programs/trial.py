@@ -23,6 +23,10 @@ _LEAST_REGISTERED = 1 if pgas.SIMULATOR else 4 << 20
 _UNTOUCHED = 0xA5
 
 
+#: What programs leave on a PE: copies of regions, fetched elements, and fetched signals as bytes, and the slots of fetched values.
+_Everything = tuple[bytes, bytes, bytes, Mapping[tuple[int, int], int]]
+
+
 class Trial:
     """The arrays in which programs run. All methods are collective, except unregister().
 
@@ -32,8 +36,9 @@ class Trial:
 
     def __init__(self) -> None:
         self._area = pgas.empty(GROUP * _LARGEST_REGION, np.uint8)
-        self._local = cuda.device_array(max(GROUP * ops.LOCAL_BYTES, _LEAST_REGISTERED), np.uint8)
-        pgas.register(self._local)
+        #: Registered memory, of LOCAL_BYTES for each program.
+        self.local = cuda.device_array(max(GROUP * ops.LOCAL_BYTES, _LEAST_REGISTERED), np.uint8)
+        pgas.register(self.local)
         self._counter = grid.Counter()
         #: Arrays on the heap, in order of allocation.
         self.arrays = [self._area, self._counter.array]
@@ -46,13 +51,26 @@ class Trial:
 
     def unregister(self) -> None:
         """Unregister the local memory. Not collective."""
-        pgas.unregister(self._local)
+        pgas.unregister(self.local)
 
     def run(self, programs: Sequence[Program]) -> dict[int, list[Fault]]:
         """Perform programs of one shape; return faults by position in the list, the same on every PE."""
-        me, shape = pgas.my_pe(), programs[0].shape
+        everything = pgas.allgather_object(self.perform(programs))
+        own: dict[int, list[Fault]] = {}
+        for place in range(pgas.my_pe(), len(programs), pgas.n_pes()):
+            faults = list(Oracle(programs[place]).faults(_found(everything, programs, place)))
+            if faults:
+                own[place] = faults
+        gathered: dict[int, list[Fault]] = {}
+        for faults_of in pgas.allgather_object(own):
+            gathered |= faults_of
+        return dict(sorted(gathered.items()))
+
+    def perform(self, programs: Sequence[Program], *, copies_of: int | None = None) -> _Everything:
+        """Perform programs of one shape; return what they left on this PE. copies_of: number of phases after which memory is copied."""
+        shape = programs[0].shape
         teams = [_team(pes) for pes in shape.teams]
-        table, slots = self._table(programs, teams)
+        table, slots = self._table(programs, teams, len(shape.ends) if copies_of is None else copies_of)
         by_hosts: dict[int, np.ndarray] = {}
         called: Mapping[tuple[int, int], Any] = {}
         pgas.barrier_all()  # So that the regions of all PEs are initialized.
@@ -68,23 +86,14 @@ class Trial:
         for team in teams:
             pgas.team_destroy(team)
         copies, fetched, signals = (array.copy_to_host() for array in (table.copies, table.fetched, table.signals))
-        for phase, memory in by_hosts.items():
+        for phase, memory in by_hosts.items() if copies.size else ():
             copies[phase] = memory
         for (place, number), value in called.items():
             left = signals if programs[place].operations[number].kind in _SIGNAL_VALUES else fetched
             left[slots[place, number] :][: np.size(value)] = value
-        everything = pgas.allgather_object((copies.tobytes(), fetched.tobytes(), signals.tobytes(), slots))
-        own: dict[int, list[Fault]] = {}
-        for place in range(me, len(programs), pgas.n_pes()):
-            faults = list(Oracle(programs[place]).faults(_found(everything, programs, place)))
-            if faults:
-                own[place] = faults
-        gathered: dict[int, list[Fault]] = {}
-        for faults_of in pgas.allgather_object(own):
-            gathered |= faults_of
-        return dict(sorted(gathered.items()))
+        return copies.tobytes(), fetched.tobytes(), signals.tobytes(), slots
 
-    def _table(self, programs: Sequence[Program], teams: Sequence[Any]) -> tuple[KernelData, dict[tuple[int, int], int]]:
+    def _table(self, programs: Sequence[Program], teams: Sequence[Any], copies_of: int) -> tuple[KernelData, dict[tuple[int, int], int]]:
         """Return the table of this PE, and the slots of fetched values by position of the program and number of the operation."""
         me, shape = pgas.my_pe(), programs[0].shape
         size, phases = shape.dtype.itemsize, len(shape.ends)
@@ -113,7 +122,7 @@ class Trial:
             first[phase, len(programs)] = len(rows)
         images = np.array([np.frombuffer(image(p.seed, p.number, me, shape), np.uint8) for p in programs])
         regions, elsewhere = (np.ascontiguousarray(part).reshape(-1) for part in np.split(images, [shape.region_bytes], axis=1))
-        area, local = self._area[: regions.size], self._local[: elsewhere.size]
+        area, local = self._area[: regions.size], self.local[: elsewhere.size]
         area.copy_to_device(regions)
         local.copy_to_device(elsewhere)
         untouched = np.full(max(1, elements) * size, _UNTOUCHED, np.uint8).view(shape.dtype)
@@ -129,7 +138,7 @@ class Trial:
             local.view(np.uint64),
             cuda.to_device(untouched),
             cuda.to_device(np.array(signals or [0], np.uint64)),
-            cuda.to_device(np.zeros((phases, len(programs), shape.memory_bytes // 8), np.uint64)),
+            cuda.to_device(np.zeros((copies_of, len(programs), shape.memory_bytes // 8), np.uint64)),
             self._counter.array,
             *(0, 0, 0),  # These are set for each kernel.
         )
@@ -177,9 +186,7 @@ def _record(o: Operation) -> list[int]:
     return [0] * (1 + o.nelems) + status + list(o.values[: o.nelems] if o.kind in ops.VECTOR else [0] * o.nelems)
 
 
-def _found(
-    everything: Sequence[tuple[bytes, bytes, bytes, Mapping[tuple[int, int], int]]], programs: Sequence[Program], place: int
-) -> Results:
+def _found(everything: Sequence[_Everything], programs: Sequence[Program], place: int) -> Results:
     """Collect the results of a program from all PEs."""
     program = programs[place]
     shape = program.shape
