@@ -590,7 +590,10 @@ def test_nvshmems_names_under_another_launcher(monkeypatch):
         executed.append(command)
         raise OSError(errno.ENOENT, "not here")
 
-    monkeypatch.setenv("PMI_RANK", "0")
+    ours = {"PMI_RANK": "0", "PMI_SIZE": "2"}
+    for name, value in ours.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(launcher, "lineage", lambda: [process("python", **ours), process("mpirun", pid=8)])
     monkeypatch.setattr(os, "execvpe", execute)
     assert run.main(["--as-nvshmem", "x.py", "-y"]) == run.main(["--as-nvshmem", "-m", "x", "-y"]) == 127
     assert executed == [[sys.executable, "-m", "pgas.nvshmem", *program] for program in (["x.py", "-y"], ["-m", "x", "-y"])]
