@@ -23,7 +23,7 @@ def open_standard_files() -> None:
 
     Otherwise, the next file or socket would get its number, and with it what is printed; and Python's own object for it is None.
     """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
+    for number in range(3):
         try:
             os.fstat(number)
         except OSError:
@@ -32,6 +32,7 @@ def open_standard_files() -> None:
                 os.dup2(fd, number)
                 os.close(fd)
             os.set_inheritable(number, True)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):  # Not above, because these files would get the numbers of closed ones.
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115
 
