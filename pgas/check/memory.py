@@ -54,7 +54,10 @@ class MemoryAccess:
             if self.chain is not None and state.updates.get(self.chain, -1) >= self.number:
                 return True
             return kind == REMOTE and remote_pe == self.pe and state.fenced.covers(epoch)
-        return (state.sources if kind == SOURCE else state.gotten).covers(epoch)
+        if kind == SOURCE:
+            return True
+        of_pe = state.arrived.get(gets_from(self.pe))
+        return state.gotten.covers(epoch) or (of_pe is not None and of_pe.covers(epoch))
 
     def conflicts(self, other: "MemoryAccess") -> bool:
         """Whether two accesses to the same bytes must be ordered; one of them writes."""
@@ -65,6 +68,11 @@ class MemoryAccess:
         if not self.atom or not other.atom:
             return True
         return self.atom != other.atom and READS not in (self.atom, other.atom)
+
+
+def gets_from(pe: int) -> int:
+    """Return the key in `Knowledge.arrived` of gets from a PE, which quiet of that PE completes, but no fence and signal."""
+    return -2 - pe
 
 
 Entry = MemoryAccess | tuple[MemoryAccess, ...] | None

@@ -441,7 +441,7 @@ class Order:
         thread = self._thread(pe, number)
         epoch = _of_all(thread, width) if nbi else thread.now()
         reads = MemoryAccess(FROM if nbi else READ, epoch, site, "is read by a get", origin)
-        writes = MemoryAccess(GOT if nbi else WRITE, epoch, site, "is written by a get", state=thread.state)
+        writes = MemoryAccess(GOT if nbi else WRITE, epoch, site, "is written by a get", origin if nbi else -1, state=thread.state)
         for i in range(count):
             self._touch(thread, reads, source and source + i * source_step, nbytes)
             self._touch(thread, writes, dest and dest + i * dest_step, nbytes)
@@ -559,7 +559,7 @@ class Order:
         self._fence(thread)
         s = thread.state
         arrived = dict(s.arrived)
-        for target in self._pes if to is None else (to,):
+        for target in self._pes if to is None else (to, memory.gets_from(to)):
             arrived[target] = self._with(arrived[target], issued, pe) if target in arrived else issued
         if to is None:
             s = replace(s, sources=self._with(s.sources, issued, pe), gotten=self._with(s.gotten, issued, pe))
