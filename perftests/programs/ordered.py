@@ -46,7 +46,7 @@ _THREADS, _REGIONS = (1, 1, 1, 1, 2, 2, 3, 4), (384, 512, 512, 768)
 _NEEDED_SHARE = 0.8
 
 
-class Case(NamedTuple):
+class OrderCase(NamedTuple):
     """A program, the operation that is left out, -1 for none, and the races that the rest then has."""
 
     program: Program
@@ -94,26 +94,26 @@ def _without_races(program: Program) -> Program:
     return program
 
 
-def without_one(program: Program) -> Iterator[Case]:
+def without_one(program: Program) -> Iterator[OrderCase]:
     """Yield a program without each of its ordering operations, unless kernels themselves would notice its absence."""
     for number, o in enumerate(program.operations):
         if o.kind in ORDERING:
-            case = Case(program, number)
+            case = OrderCase(program, number)
             found = races(program.shape, case.performed.operations)
             if not any(race.channel for race in found):
                 yield case._replace(races=tuple(found))
 
 
-def _one_of(program: Program) -> Case:
+def _one_of(program: Program) -> OrderCase:
     """Return a program without one of its ordering operations, mostly one that matters."""
     dice = random.Random(f"left out {program.seed} {program.number}")
     cases = list(without_one(program))
     needed, others = [case for case in cases if case.needed], [case for case in cases if not case.needed]
     chosen = needed if needed and (not others or dice.random() < _NEEDED_SHARE) else others
-    return dice.choice(chosen) if chosen else Case(program)
+    return dice.choice(chosen) if chosen else OrderCase(program)
 
 
-class Checker:
+class OrderTrial:
     """Programs under the order checker. All methods are collective."""
 
     def __init__(self, folder: Path) -> None:
@@ -181,7 +181,7 @@ def _words(access: MemoryAccess) -> str:
 def run(seed: int, first: int, count: int) -> int:
     """Check programs, in groups, and print what was found. Returns the exit status: 1 if there is a false alarm or a miss."""
     folder = Path(pgas.broadcast_object(tempfile.mkdtemp(prefix="pgas-order-") if pgas.my_pe() == 0 else None, 0))
-    checker, tally, left_out, started = Checker(folder), Counter[str](), Counter[str](), time.monotonic()
+    checker, tally, left_out, started = OrderTrial(folder), Counter[str](), Counter[str](), time.monotonic()
     for group in range(first // GROUP, (first + count + GROUP - 1) // GROUP):
         programs = drawn(seed, group, pgas.n_pes())
         cases = [_one_of(program) for program in programs]
@@ -193,7 +193,7 @@ def run(seed: int, first: int, count: int) -> int:
             tally["programs"] += 1
             if place in of_whole:
                 tally["false alarms"] += 1
-                _say(f"false alarm: {of_whole[place][0]}\n{Case(case.program)}")
+                _say(f"false alarm: {of_whole[place][0]}\n{OrderCase(case.program)}")
                 continue
             if case.left_out < 0:
                 continue
