@@ -61,8 +61,11 @@ class MemoryAccess:
 
     def conflicts(self, other: "MemoryAccess") -> bool:
         """Whether two accesses to the same bytes must be ordered; one of them writes."""
-        if self.call is not None and self.call == other.call:
-            return False
+        if self.call is not None and other.call is not None:
+            if self.call == other.call:
+                return False
+            if self.kind == other.kind == REMOTE and self.call[:2] == other.call[:2]:
+                return False  # Calls on one channel follow each other.
         if other.same and self.kind == other.kind == WRITE and self.epoch.launch == other.epoch.launch:
             return False  # Threads of a kernel may store the same value.
         if not self.atom or not other.atom:
