@@ -33,7 +33,7 @@ from typing import IO, Any
 from pgas.base import config
 from pgas.base.arguments import Parser, host_and_port, within
 from pgas.base.errors import BootstrapError
-from pgas.base.launcher import LAUNCHED, MAX_PES, environment, has_launchers_variables, parents_launcher
+from pgas.base.launcher import LAUNCHED, MAX_PES, environment, has_launchers_variables, launched, parents_launcher
 from pgas.base.liveness import LastWord
 from pgas.base.output import open_standard_files
 from pgas.base.standard_input import StandardInput
@@ -137,9 +137,9 @@ def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
     asked = parser.parse_args(arguments)
     try:
         started = parents_launcher()
+        asked.joins = asked.as_nvshmem and asked.n == asked.nnodes == 1 and launched() is not None  # A PE of that launcher's job.
     except ValueError as error:
         parser.error(str(error))
-    asked.joins = asked.as_nvshmem and asked.n == asked.nnodes == 1 and started is not None  # A PE of that launcher's job.
     if asked.nnodes == 1 and started is not None and started.size != 1 and not asked.joins:
         parser.error(f"this command was started by {started.launcher} already: {asked.program} needs no second launcher")
     if asked.as_nvshmem and not asked.module and not asked.program.endswith(".py"):

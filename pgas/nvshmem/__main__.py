@@ -37,9 +37,10 @@ def main() -> None:
     module = sys.argv[1] == "-m"
     sys.argv = sys.argv[2 if module else 1 :]
     if module:
+        sys.path.insert(0, os.getcwd())  # Like python -m of the program itself; a command of pgas leaves it out.
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
-        sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+        sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
         runpy.run_path(sys.argv[0], run_name="__main__")
 
 
