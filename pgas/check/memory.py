@@ -46,7 +46,9 @@ class MemoryAccess:
         if kind == READ:
             return epoch.thread == thread or state.happened.covers(epoch)
         if kind == WRITE:
-            return epoch.thread == thread or state.visible.covers(epoch)
+            if epoch.thread == thread or state.visible.covers(epoch):
+                return True
+            return remote_pe >= 0 and state.happened.covers(epoch)  # An operation that comes later is not overtaken by a store.
         if kind == REMOTE or (kind == SOURCE and not state.sources.covers(epoch)):  # Data that has arrived has been read.
             arrived = state.arrived.get(self.pe)
             if arrived is not None and arrived.covers(epoch):

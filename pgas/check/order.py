@@ -117,6 +117,7 @@ class Came:
     site: int
     operands: Operands
     told: Knowledge
+    passed: Knowledge
 
 
 @dataclass(eq=False)
@@ -583,7 +584,13 @@ class Order:
         if what[0] in _COMPLETING:
             self._quiet(thread, None)
         meeting.came[pe] = came = Came(
-            thread, thread.state, thread.now(), site, Operands(dest, dest_bytes, source, source_bytes, part, rows), thread.told()
+            thread,
+            thread.state,
+            thread.now(),
+            site,
+            Operands(dest, dest_bytes, source, source_bytes, part, rows),
+            thread.told(),
+            thread.passed(),
         )
         self._ticks(thread)
         if what[0] in (*_COMPLETING, *_PLAIN_BARRIERS):
@@ -591,7 +598,7 @@ class Order:
         if meeting.root in (None, pe):
             access = MemoryAccess(READ, came.epoch, site, f"is read by {what[0]}", call=call)
             for offset, nbytes in collectives.read(what[0], came.operands, len(members)):
-                self._touch_for(came, access, source + offset, nbytes)
+                self._touch_for(came.state, access, source + offset, nbytes)
         if what[0] in _SCANS:
             self._moves(meeting, call, (pe,))
         elif meeting.root == pe or (meeting.root is None and len(meeting.came) == len(members)):
@@ -611,11 +618,14 @@ class Order:
                 for offset, nbytes in collectives.written(
                     name, members.index(writer), members.index(member), [operands.get(m, to) for m in members]
                 ):
-                    self._touch_for(came, access, _of_slot(to.dest) + offset | window.slot(member), nbytes)
+                    state = came.state
+                    if to.dest == to.source and member in meeting.came:  # What is in dest is needed first, so that the member has called.
+                        state = state | meeting.came[member].passed
+                    self._touch_for(state, access, _of_slot(to.dest) + offset | window.slot(member), nbytes)
 
-    def _touch_for(self, came: Came, access: MemoryAccess, addr: int, nbytes: int) -> None:
+    def _touch_for(self, state: Knowledge, access: MemoryAccess, addr: int, nbytes: int) -> None:
         self.findings.pending = None
-        self._memory.access(access, came.state, addr, nbytes)
+        self._memory.access(access, state, addr, nbytes)
 
     def _left(self, pe: int, turn: int, number: int, width: int, site: int, group: Any) -> None:
         of_pe, thread = self._pe(pe), self._thread(pe, number)

@@ -3,7 +3,7 @@
     python tests/tools/without_order.py [patterns gallery/ep ...]
 
 prints a table: page, program, line, operation, and the missing links that the checker names, or "not found". A person reads the rows that
-are not found and says why: docs/ordered.md. All programs are in their right form.
+are not found and says why: docs/order.md. All programs are in their right form.
 """
 
 import ast
