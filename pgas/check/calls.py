@@ -12,7 +12,7 @@ from pgas.kernels import window
 from pgas.kernels.codes import Comparison, SignalOp
 from pgas.kernels.compiler import simulator
 from pgas.kernels.ops.lock import owner
-from pgas.sim import mem
+from pgas.sim import mem, watch
 from pgas.sim.arrays import LocalArray, SharedArray, ndarray_of
 
 
@@ -43,7 +43,7 @@ class WatchedCall:
         if isinstance(array, LocalArray) and not isinstance(array, SharedArray):
             return 0
         addr = simulator.address_of(array)
-        return self.recorder.tagged(addr, self.recorder.watched() if isinstance(array, SharedArray) else None)
+        return self.recorder.tagged(addr, watch.thread() if isinstance(array, SharedArray) else None)
 
     def element(self, name: str, idx: Any = None) -> tuple[int, int]:
         """Return the address and size of the element that the operands name."""
@@ -108,61 +108,55 @@ def _strided(code: int) -> Callable[[WatchedCall], None]:
     return begin
 
 
+def _word(call: WatchedCall, name: str) -> tuple[int, int, int]:
+    """Return the PE, address, and size of the element that a call accesses there."""
+    addr, nbytes = call.element(name)
+    pe = int(call.given["pe"])
+    return pe, _on(addr, pe), nbytes
+
+
 def _p(call: WatchedCall) -> None:
-    addr, nbytes = call.element("dest")
-    pe, value = int(call.given["pe"]), call.given["value"]
-    call.tell(log.UPDATE, pe, _on(addr, pe), nbytes, PLAIN, _number(value), False)
+    call.tell(log.UPDATE, *_word(call, "dest"), PLAIN, _number(call.given["value"]), False)
 
 
 def _g(call: WatchedCall) -> None:
-    addr, nbytes = call.element("source")
-    pe = int(call.given["pe"])
-    call.tell(log.GET, pe, 0, _on(addr, pe), nbytes, 1, 0, 0, False, 0)
+    pe, addr, nbytes = _word(call, "source")
+    call.tell(log.GET, pe, 0, addr, nbytes, 1, 0, 0, False, 0)
 
 
 def _number(value: Any) -> Any:
     return int(value) if isinstance(value, (int, np.integer)) else None
 
 
-def _before(call: WatchedCall, addr: int, nbytes: int, pe: int) -> int:
+def _before(call: WatchedCall, pe: int, addr: int, nbytes: int) -> int:
     """Return the value of a word before an update, 0 if this PE cannot read it. It has no update that takes its turn later."""
     job = call.recorder.job
     return int(mem.load(addr, nbytes)) if pe == job.my_pe or pe in job.near_pes else 0
 
 
 def _signal(call: WatchedCall) -> None:
-    addr, nbytes = call.element("sig")
-    pe = int(call.given["pe"])
+    word = _word(call, "sig")
     kind = SET if call.given["op"] == SignalOp.SET else ADD
-    call.tell(log.UPDATE, pe, _on(addr, pe), nbytes, kind, _number(call.given["value"]), False, _before(call, _on(addr, pe), nbytes, pe))
+    call.tell(log.UPDATE, *word, kind, _number(call.given["value"]), False, _before(call, *word))
 
 
 def _atomic(kind: int, *, fetches: bool, value: Any = "value") -> _Kind:
     def begin(call: WatchedCall) -> None:
-        addr, nbytes = call.element("dest")
-        pe = int(call.given["pe"])
+        word = _word(call, "dest")
         given = call.given[value] if isinstance(value, str) else value
-        call.tell(log.UPDATE, pe, _on(addr, pe), nbytes, kind, _number(given), fetches, _before(call, _on(addr, pe), nbytes, pe))
+        call.tell(log.UPDATE, *word, kind, _number(given), fetches, _before(call, *word))
 
-    def end(call: WatchedCall, result: Any) -> None:
-        addr, _ = call.element("dest")
-        call.tell(log.FETCHED, _on(addr, call.given["pe"]))
-
-    return _Kind(begin, end) if fetches else _Kind(begin)
+    return _Kind(begin, _fetched) if fetches else _Kind(begin)
 
 
-def _fetch(name: str) -> _Kind:
+def _fetch(call: WatchedCall) -> None:
     """Note an atomic read."""
+    call.tell(log.UPDATE, *_word(call, "dest"), ATOMIC_OTHER, None, True)
 
-    def begin(call: WatchedCall) -> None:
-        addr, nbytes = call.element(name)
-        call.tell(log.UPDATE, int(call.given["pe"]), _on(addr, call.given["pe"]), nbytes, ATOMIC_OTHER, None, True)
 
-    def end(call: WatchedCall, result: Any) -> None:
-        addr, _ = call.element(name)
-        call.tell(log.FETCHED, _on(addr, call.given["pe"]))
-
-    return _Kind(begin, end)
+def _fetched(call: WatchedCall, result: Any) -> None:
+    _, addr, _ = _word(call, "dest")
+    call.tell(log.FETCHED, addr)
 
 
 def _nothing(call: WatchedCall) -> None:
@@ -284,7 +278,7 @@ CALLS: dict[str, _Kind] = {
     "get": _Kind(_get(nbi=False)), "get_nbi": _Kind(_get(nbi=True)),
     "iput": _Kind(_strided(log.PUT)), "iget": _Kind(_strided(log.GET)),
     "p": _Kind(_p), "g": _Kind(_g), "signal_op": _Kind(_signal),
-    "atomic_fetch": _fetch("dest"),
+    "atomic_fetch": _Kind(_fetch, _fetched),
     "atomic_set": _atomic(ATOMIC_SET, fetches=False), "atomic_swap": _atomic(ATOMIC_SET, fetches=True),
     "atomic_compare_swap": _atomic(ATOMIC_OTHER, fetches=True),
     "atomic_inc": _atomic(ATOMIC_ADD, fetches=False, value=1), "atomic_fetch_inc": _atomic(ATOMIC_ADD, fetches=True, value=1),

@@ -44,9 +44,9 @@ class Clock:
     def __or__(self, other: "Clock") -> "Clock":
         if self is other or not (other.launches or other.blocks or other.threads):
             return self
-        launches = _joined(self.launches, other.launches)
-        blocks = _joined(self.blocks, other.blocks)
-        threads = _joined(self.threads, other.threads)
+        launches = latest(self.launches, other.launches)
+        blocks = latest(self.blocks, other.blocks)
+        threads = latest(self.threads, other.threads)
         if launches is self.launches and blocks is self.blocks and threads is self.threads:
             return self
         return Clock(launches, blocks, threads)
@@ -121,7 +121,7 @@ PE_SHIFT = 40
 NOTHING = Clock()
 
 
-def _joined(mine: dict[Any, int], other: dict[Any, int]) -> dict[Any, int]:
+def latest(mine: dict[Any, int], other: dict[Any, int]) -> dict[Any, int]:
     """Return the maximum of each entry; the same object if the other has nothing new."""
     if mine is other or not other:
         return mine

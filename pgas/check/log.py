@@ -4,7 +4,8 @@ An event is a tuple that begins with one of the codes below. Synchronization has
 release takes its turn before it takes effect, and an acquire after it has; in the order of turns, a release therefore comes before what
 it released. Other events need none: they come after the turn that their PE took before them.
 
-Threads, sites, and launches are numbers of the PE. Address 0 stands for memory that no other thread has, such as local arrays.
+Threads, sites, and launches are numbers of the PE. Address 0 stands for memory that no other thread has, such as local arrays. Addresses
+outside the window have a tag: SHARED and the number of their block, or PRIVATE.
 """
 
 import ctypes
@@ -50,6 +51,9 @@ PLAIN, SET, ADD, ATOMIC_SET, ATOMIC_ADD, ATOMIC_OTHER = range(6)
 
 #: By code, position of the turn in events that have one.
 _TURNS = {PUT: 1, GET: 1, UPDATE: 1, ACQUIRED: 1, FETCHED: 1, ORDER: 1, ENTER: 1, LEFT: 1, MEETS: 1, HAS_MET: 1, COMPLETED: 1}
+
+#: Tags of addresses that only the threads of one block, or one PE, can access; addresses themselves have up to 48 bits.
+SHARED, PRIVATE = 1 << 62, 1 << 61
 
 #: Number of events that are written together.
 _BATCH = 4096

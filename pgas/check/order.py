@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -22,8 +23,8 @@ _ATOMS = {
     log.ATOMIC_OTHER: memory.PGAS,
 }  # fmt: skip
 
-#: Bits of addresses that are tags (record.py), and the position of the PE in them here.
-_TAGS, _PE_OF_ADDRESS = 1 << 61 | 1 << 62, 128
+#: Bits of addresses that are tags, and the position of the PE in them here.
+_TAGS, _PE_OF_ADDRESS = log.SHARED | log.PRIVATE, 128
 
 _PAGE = 12
 
@@ -64,7 +65,6 @@ class _Launch:
     nthreads: int
     nblocks: int
     state: Knowledge
-    name: str
     blocks: dict[int, _Block] = field(default_factory=dict)
 
 
@@ -87,8 +87,7 @@ class Thread:
     def now(self) -> Epoch:
         """Return the position of the thread's next event."""
         if self.epoch is None:
-            launch = self.block.launch
-            block = self.block
+            block, launch = self.block, self.block.launch
             self.epoch = Epoch(
                 launch.pe, launch.lane, launch.number, block.first, block.phase, self.number, self.tick, block.since, block.count
             )
@@ -109,9 +108,8 @@ class Thread:
 
 @dataclass(frozen=True, eq=False)
 class Came:
-    """A member that has called: its thread, that thread's state then, and what it tells the others."""
+    """A member that has called: its thread's state then, and what it tells the others."""
 
-    thread: Thread
     state: Knowledge
     epoch: Epoch
     site: int
@@ -124,6 +122,7 @@ class Came:
 class _Meeting:
     """A call of a collective: what each member has told the others."""
 
+    number: int  #: of the call in its group
     what: tuple[Any, ...]
     members: tuple[int, ...]
     root: int | None
@@ -136,11 +135,10 @@ class _Pe:
 
     host: Thread
     sites: dict[int, SourceLine] = field(default_factory=dict)
-    launches: dict[int, _Launch] = field(default_factory=dict)
     running: _Launch | None = None
     lanes: dict[int, Knowledge] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
-    meetings: dict[Any, int] = field(default_factory=dict)  #: by group, number of calls
+    meetings: dict[Any, _Meeting] = field(default_factory=dict)  #: by group, the last call
     exchanges: int = 0
     live: dict[int, Thread] = field(default_factory=dict)  #: threads of the running kernel since their block's last barrier
     events: dict[int, Knowledge] = field(default_factory=dict)
@@ -172,7 +170,7 @@ class Order:
         self._tick = 0
         self._handlers: dict[int, Callable[..., None]] = {
             log.SITE: self._site, log.MADE: self._made, log.LAUNCH: self._launch, log.ENDED: self._ended, log.MET: self._met,
-            log.GRID: self._grid, log.LOAD: self._load, log.STORE: self._store, log.SAME: self._same,
+            log.GRID: self._grid, log.LOAD: self._load, log.STORE: self._store, log.SAME: partial(self._store, same=True),
             log.ATOMIC: self._cuda_atomic, log.FENCE: self._cuda_fence, log.COMPLETED: self._completed, log.JOB: lambda pe, n: None,
             log.PUT: self._put, log.GET: self._get, log.UPDATE: self._update, log.ACQUIRED: self._acquired, log.FETCHED: self._fetched,
             log.ORDER: self._order, log.ENTER: self._enter, log.LEFT: self._left, log.WAITED: self._waited, log.MEETS: self._meets,
@@ -217,7 +215,7 @@ class Order:
         found = self._pes.get(pe)
         if found is None:
             number = pe << PE_SHIFT
-            launch = _Launch(pe, (pe, -1), 0, number, 1, 1, Knowledge(), "the host")
+            launch = _Launch(pe, (pe, -1), 0, number, 1, 1, Knowledge())
             block = launch.blocks[number] = _Block(number, 1, launch, Knowledge())
             host = block.threads[number] = Thread(number, block, Knowledge(), 0)
             found = self._pes[pe] = _Pe(host)
@@ -273,12 +271,12 @@ class Order:
         of_pe = self._pe(pe)
         host, state = of_pe.host, self._lane(pe, stream)
         count = of_pe.counts[stream] = of_pe.counts.get(stream, 0) + 1
-        of_pe.running = of_pe.launches[number] = _Launch(pe, (pe, stream), count, first, nthreads, nblocks, state, name)
+        of_pe.running = _Launch(pe, (pe, stream), count, first, nthreads, nblocks, state)
         self._ticks(host)
 
     def _ended(self, pe: int, number: int) -> None:
         of_pe = self._pe(pe)
-        launch = of_pe.launches.pop(number)
+        launch = of_pe.kernel
         blocks = launch.blocks.values()
         state = joined([launch.state, *(b.state for b in blocks), *(t.state for b in blocks for t in b.threads.values())])
         first = launch.first | pe << PE_SHIFT
@@ -348,12 +346,13 @@ class Order:
 
     # Accesses
 
-    def _access(self, thread: Thread, kind: int, site: int, what: str, **more: Any) -> MemoryAccess:
+    @staticmethod
+    def _access(thread: Thread, kind: int, site: int, what: str, *, same: bool = False) -> MemoryAccess:
         """Return the access of a thread at a line, the same one until the thread has told or learned something."""
-        key = (kind, site, *more)
+        key = kind, site, same
         access = thread.accesses.get(key)
         if access is None:
-            access = thread.accesses[key] = MemoryAccess(kind, thread.now(), site, what, **more)
+            access = thread.accesses[key] = MemoryAccess(kind, thread.now(), site, what, same=same)
         return access
 
     def _touch(self, thread: Thread, access: MemoryAccess, addr: int, nbytes: int) -> None:
@@ -365,30 +364,23 @@ class Order:
         thread = self._by_host(pe, number)
         if addr in self._words:
             self.findings.awaited(addr)
-        access = thread.accesses.get(site)
-        if access is None:
-            access = thread.accesses[site] = MemoryAccess(READ, thread.now(), site, "is read")
+        access = self._access(thread, READ, site, "is read")
         self.findings.pending = thread.pending
-        self._memory.read(access, thread.state, addr if not addr & _TAGS else _global(addr, pe), nbytes)
+        self._memory.read(access, thread.state, _global(addr, pe), nbytes)
 
-    def _store(self, pe: int, number: int, addr: int, nbytes: int, site: int) -> None:
+    def _store(self, pe: int, number: int, addr: int, nbytes: int, site: int, *, same: bool = False) -> None:
         thread = self._by_host(pe, number)
-        access = self._access(thread, WRITE, site, "is written")
+        access = self._access(thread, WRITE, site, "is written", same=same)
         access.state = thread.state
         self._touch(thread, access, addr, nbytes)
-        self._resets(_global(addr, pe), nbytes)
+        if not same:
+            self._resets(_global(addr, pe), nbytes)
 
     def _resets(self, addr: int, nbytes: int) -> None:
         """Forget the updates of words that a store has overwritten."""
         for page in range(addr >> _PAGE, (addr + nbytes - 1 >> _PAGE) + 1):
             for word in [w for w in self._pages_of_words.get(page, ()) if addr <= w < addr + nbytes]:
                 self._words[word].reset()
-
-    def _same(self, pe: int, number: int, addr: int, nbytes: int, site: int) -> None:
-        thread = self._by_host(pe, number)
-        access = self._access(thread, WRITE, site, "is written", same=True)
-        access.state = thread.state
-        self._touch(thread, access, addr, nbytes)
 
     def _by_host(self, pe: int, number: int) -> Thread:
         """Return the thread of an access. The host's copies wait for the default stream, and therefore for all."""
@@ -574,17 +566,18 @@ class Order:
         dest_bytes: int, source: int, source_bytes: int, root: int | None, part: tuple[int, int] | None, rows: Any,
     ) -> None:  # fmt: skip
         thread, of_pe = self._thread(pe, number), self._pe(pe)
-        count = of_pe.meetings[group] = of_pe.meetings.get(group, 0) + 1
+        last = of_pe.meetings.get(group)
+        count = 1 if last is None else last.number + 1
         call: tuple[Any, ...] = (group, members, count)
         meeting = self._meetings.get(call)
         if meeting is None:
-            meeting = self._meetings[call] = _Meeting(what, members, None if root is None else members[root])
-        elif meeting.what != what:
+            meeting = self._meetings[call] = _Meeting(count, what, members, None if root is None else members[root])
+        of_pe.meetings[group] = meeting
+        if meeting.what != what:
             self.findings.mismatch(meeting.what, what, pe, of_pe.sites[site])
         if what[0] in _COMPLETING:
             self._quiet(thread, None)
         meeting.came[pe] = came = Came(
-            thread,
             thread.state,
             thread.now(),
             site,
@@ -629,15 +622,12 @@ class Order:
 
     def _left(self, pe: int, turn: int, number: int, width: int, site: int, group: Any) -> None:
         of_pe, thread = self._pe(pe), self._thread(pe, number)
-        count = of_pe.meetings.get(group, 0)
-        meeting = next((m for (g, members, n), m in self._meetings.items() if g == group and n == count and pe in members), None)
-        if meeting is None:
-            return
+        meeting = of_pe.meetings[group]
         told = Knowledge()
         members = meeting.members[: meeting.members.index(pe) + 1] if meeting.what[0] in _SCANS else meeting.members
         for member, came in meeting.came.items():
             if member in members and (meeting.root in (None, member) or member == pe):
-                told = told | came.told | Knowledge(updates={(group, meeting.members, member, pe): count})  # type: ignore[dict-item]
+                told = told | came.told | Knowledge(updates={(group, meeting.members, member, pe): meeting.number})  # type: ignore[dict-item]
         self.findings.saw(thread.now(), told, site)
         block = thread.block
         threads = [thread]

@@ -14,14 +14,14 @@ from pgas.check import log
 from pgas.check.calls import CALLS, WatchedCall
 from pgas.job import runtime
 from pgas.job.memory.array import SymmetricArray, block_of
+from pgas.job.paths.streams import is_default
 from pgas.kernels import window
 from pgas.kernels.compiler import simulator
 from pgas.kernels.compiler.binding import HOST_FORMS
 from pgas.sim import engine, mem, watch
 from pgas.sim.scheduler import WARP_SIZE, Block, Launch, SimThread, Worker
 
-#: Tags of addresses that only the threads of one block, or one PE, can access; addresses themselves have up to 48 bits.
-_SHARED, _PRIVATE = 1 << 62, 1 << 61
+#: Position of the block's number in addresses of shared memory.
 _BLOCK_SHIFT = 64
 
 
@@ -36,8 +36,7 @@ class Recorder:
         self._threads_of_block = 1
         self._launched_at = 0
         self._sites: dict[Any, int] = {}
-        self._streams: dict[int, Any] = {}
-        self._events: dict[int, Any] = {}
+        self._kept: dict[int, Any] = {}  #: by ID, streams and events
         self._entering: dict[SimThread, Callable[[], None]] = {}
         self.nbi = False  #: whether the host is in a non-blocking call
         self._returned: dict[tuple[Block, int], bool] = {}
@@ -49,7 +48,7 @@ class Recorder:
         self.log, self.job = log.Log(folder), None
         self._launches, self._next_thread = 0, 1
         self._sites.clear()
-        self._streams.clear()
+        self._kept.clear()
 
     # Kernels
 
@@ -94,8 +93,8 @@ class Recorder:
     def tagged(self, addr: int, thread: SimThread | None = None) -> int:
         """Return an address that differs from those of other PEs' and other blocks' own memory."""
         if thread is not None:
-            return addr | _SHARED | (self._first + thread.block.linear << _BLOCK_SHIFT)
-        return addr if addr in self._window else addr | _PRIVATE
+            return addr | log.SHARED | (self._first + thread.block.linear << _BLOCK_SHIFT)
+        return addr if addr in self._window else addr | log.PRIVATE
 
     # Operations of pgas
 
@@ -129,8 +128,6 @@ class Recorder:
             kind.end(made, result)
         return result
 
-    watched = staticmethod(watch.thread)
-
     # The host
 
     def begin(self) -> None:
@@ -143,35 +140,33 @@ class Recorder:
 
     def stream(self, stream: Any) -> Any:
         """Return the number of a stream: 0 for the default stream."""
-        if stream is None or (type(stream) is int and stream == 0):
-            return 0
-        self._streams.setdefault(id(stream), stream)  # It is kept, so that no other stream gets its ID.
-        return list(self._streams).index(id(stream)) + 1
+        return 0 if is_default(stream) else self._number_of(stream)
+
+    def _number_of(self, thing: Any) -> int:
+        """Return the ID of a stream or event, which is kept, so that no other object gets it."""
+        self._kept.setdefault(id(thing), thing)
+        return id(thing)
 
     def host_accessed(self, kind: int, array: Any, frame: FrameType) -> None:
         """Note that the host reads or writes the elements of a NumPy array in GPU memory."""
-        if self._on_host():
+        if self.on_host():
             site = self.site(frame)
             for addr, nbytes in _runs(array):
                 self.log.add(log.LOAD + kind, 0, self.tagged(addr), nbytes, site)
 
     def stream_awaited(self, stream: Any) -> None:
-        if self._on_host():
+        if self.on_host():
             self.log.add(log.WAITED, self.stream(stream))
 
     def event_recorded(self, event: Any, stream: Any) -> None:
-        if self._on_host():
-            self.log.add(log.RECORDED, self._event(event), self.stream(stream))
+        if self.on_host():
+            self.log.add(log.RECORDED, self._number_of(event), self.stream(stream))
 
     def event_awaited(self, event: Any, stream: Any | None) -> None:
-        if self._on_host():
-            self.log.add(log.AWAITED, self._event(event), None if stream is None else self.stream(stream))
+        if self.on_host():
+            self.log.add(log.AWAITED, self._number_of(event), None if stream is None else self.stream(stream))
 
-    def _event(self, event: Any) -> int:
-        self._events.setdefault(id(event), event)  # It is kept, so that no other event gets its ID.
-        return id(event)
-
-    def _on_host(self) -> bool:
+    def on_host(self) -> bool:
         """Whether the host calls, in a job."""
         if engine.current() is not None or not runtime.active():
             return False
@@ -245,20 +240,17 @@ def _of_job(recorder: Recorder) -> None:
 
     def synchronizing(job: Any, stream: Any, *args: Any, **kwargs: Any) -> None:
         synchronize(job, stream, *args, **kwargs)
-        if engine.current() is None and runtime.active():
-            recorder.begin()
+        if recorder.on_host():
             recorder.log.add(log.WAITED, None if stream is None else recorder.stream(stream))
 
     def completing(job: Any, call: str) -> None:
         complete(job, call)
-        if runtime.active():
-            recorder.begin()
+        if recorder.on_host():
             recorder.log.add(log.COMPLETED, recorder.log.turn())
 
     def exchanging(job: Any, value: Any) -> Any:
-        if not runtime.active():  # init() itself.
+        if not recorder.on_host():  # init() itself.
             return exchange(job, value)
-        recorder.begin()
         recorder.log.add(log.MEETS, recorder.log.turn())
         found = exchange(job, value)
         recorder.log.add(log.HAS_MET, recorder.log.turn())

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from pgas.check import clocks
-from pgas.check.clocks import NOTHING, Clock
+from pgas.check.clocks import NOTHING, Clock, latest
 
 #: A chain of updates of one word, each of which happens before the next; an update is known with all before it.
 Chain = tuple[Any, ...]
@@ -29,10 +29,10 @@ class Knowledge:
             return self
         values = [getattr(self, name) | getattr(other, name) for name in _CLOCKS]
         if all(value is getattr(self, name) for value, name in zip(values, _CLOCKS, strict=True)):
-            arrived, updates = _joined(self.arrived, other.arrived), _latest(self.updates, other.updates)
+            arrived, updates = _joined(self.arrived, other.arrived), latest(self.updates, other.updates)
             if arrived is self.arrived and updates is self.updates:
                 return self
-        return _made(values, _joined(self.arrived, other.arrived), _latest(self.updates, other.updates))
+        return _made(values, _joined(self.arrived, other.arrived), latest(self.updates, other.updates))
 
     def every(self, change: Callable[[Clock], Clock]) -> "Knowledge":
         """Return a state all of whose clocks are changed alike."""
@@ -62,7 +62,7 @@ def joined(states: Iterable[Knowledge]) -> Knowledge:
     arrived = {pe: clocks.joined([state.arrived[pe] for state in different if pe in state.arrived]) for pe in pes}
     updates = different[0].updates
     for state in {id(s.updates): s for s in different}.values():
-        updates = _latest(updates, state.updates)
+        updates = latest(updates, state.updates)
     parts = [clocks.joined([getattr(state, name) for state in different]) for name in _CLOCKS]
     return _made(parts, arrived, updates)
 
@@ -75,11 +75,4 @@ def _joined(mine: dict[int, Clock], other: dict[int, Clock]) -> dict[int, Clock]
         known = mine.get(pe, NOTHING)
         if (joined := known | clock) is not known:
             new[pe] = joined
-    return mine | new if new else mine
-
-
-def _latest(mine: dict[Chain, int], other: dict[Chain, int]) -> dict[Chain, int]:
-    if mine is other or not other:
-        return mine
-    new = {chain: n for chain, n in other.items() if mine.get(chain, -1) < n}
     return mine | new if new else mine

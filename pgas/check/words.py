@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pgas.check.log import ADD, ATOMIC_ADD, ATOMIC_SET, PLAIN, SET
 from pgas.check.memory import MemoryAccess
 from pgas.check.state import Knowledge
-from pgas.kernels.codes import Comparison
+from pgas.kernels.ops.sync import holds
 
 _SETS, _ADDS = (PLAIN, SET, ATOMIC_SET), (ADD, ATOMIC_ADD)
 
@@ -147,14 +147,6 @@ class CudaAtomics:
                 break
             told = earlier
         return told
-
-
-def holds(found: int, comparison: int, value: int) -> bool:
-    """Whether ``found comparison value``."""
-    return {
-        Comparison.EQ: found == value, Comparison.NE: found != value, Comparison.GT: found > value,
-        Comparison.LE: found <= value, Comparison.LT: found < value, Comparison.GE: found >= value,
-    }[Comparison(comparison)]  # fmt: skip
 
 
 def joined(state: Knowledge, updates: Iterable[WordUpdate]) -> Knowledge:

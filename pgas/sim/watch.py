@@ -15,7 +15,7 @@ from numba.cuda.simulator import api
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 from pgas.sim import cuda_module, engine
-from pgas.sim.arrays import KernelArray, LocalArray, SharedArray, ndarray_of
+from pgas.sim.arrays import KernelArray, SharedArray, ndarray_of
 from pgas.sim.scheduler import SimThread, ThreadWatcher
 
 #: Kinds of access. SAME: a store of the value that is there.
@@ -44,7 +44,7 @@ class KernelWatcher(ThreadWatcher, Protocol):
         """A stream, or the host (None), waits for an event."""
 
 
-def place(array: Any) -> tuple[int, tuple[int, ...], tuple[int, ...], int] | None:
+def _place(array: Any) -> tuple[int, tuple[int, ...], tuple[int, ...], int] | None:
     """Return the address, strides, shape, and size of an element of an array of a kernel; None for a record."""
     kept = array.__dict__ if type(array) is KernelArray else {}
     known = kept.get("_place")
@@ -58,7 +58,7 @@ def place(array: Any) -> tuple[int, tuple[int, ...], tuple[int, ...], int] | Non
 
 def _element(array: Any, idx: Any) -> tuple[int, int] | None:
     """Return the address and size of an element, None for other subscripts."""
-    found = place(array)
+    found = _place(array)
     if found is None:
         return None
     address, strides, shape, nbytes = found
@@ -75,51 +75,32 @@ def _element(array: Any, idx: Any) -> tuple[int, int] | None:
 def install(watcher: KernelWatcher) -> None:
     """Tell a watcher, for the rest of this process, what kernels do."""
     engine.set_watcher(watcher)
-    _of_arrays(watcher)
-    _of_shared_memory(watcher)
+    _of_elements(KernelArray, watcher, shared=False)
+    _of_elements(SharedArray, watcher, shared=True)
     _of_cuda(watcher)
     _of_host_arrays(watcher)
     _of_streams(watcher)
 
 
-def _of_arrays(watcher: KernelWatcher) -> None:
-    get, put = KernelArray.__getitem__, KernelArray.__setitem__
+def _of_elements(kind: Any, watcher: KernelWatcher, *, shared: bool) -> None:
+    """Tell a watcher which elements of arrays of a class are loaded and stored."""
+    get, put = kind.__getitem__, kind.__setitem__
 
-    def load(array: KernelArray, idx: Any) -> Any:
+    def load(array: Any, idx: Any) -> Any:
         value = get(array, idx)
-        if not isinstance(value, KernelArray) and (at := _element(array, idx)) is not None:
-            watcher.accessed(LOAD, *at, sys._getframe(1), shared=False)
+        if not isinstance(value, (KernelArray, np.ndarray)) and (at := _element(array, idx)) is not None:
+            watcher.accessed(LOAD, *at, sys._getframe(1), shared=shared)
         return value
 
-    def store(array: KernelArray, idx: Any, value: Any) -> None:
+    def store(array: Any, idx: Any, value: Any) -> None:
         if (at := _element(array, idx)) is None:
             put(array, idx, value)
             return
         before = ctypes.string_at(*at)
         put(array, idx, value)
-        watcher.accessed(SAME if ctypes.string_at(*at) == before else STORE, *at, sys._getframe(1), shared=False)
+        watcher.accessed(SAME if ctypes.string_at(*at) == before else STORE, *at, sys._getframe(1), shared=shared)
 
-    KernelArray.__getitem__, KernelArray.__setitem__ = load, store  # type: ignore[method-assign]
-
-
-def _of_shared_memory(watcher: KernelWatcher) -> None:
-    get, put = SharedArray.__getitem__, LocalArray.__setitem__
-
-    def load(array: SharedArray, idx: Any) -> Any:
-        value = get(array, idx)
-        if not isinstance(value, np.ndarray) and (at := _element(array, idx)) is not None:
-            watcher.accessed(LOAD, *at, sys._getframe(1), shared=True)
-        return value
-
-    def store(array: SharedArray, idx: Any, value: Any) -> None:
-        if (at := _element(array, idx)) is None:
-            put(array, idx, value)
-            return
-        before = ctypes.string_at(*at)
-        put(array, idx, value)
-        watcher.accessed(SAME if ctypes.string_at(*at) == before else STORE, *at, sys._getframe(1), shared=True)
-
-    SharedArray.__getitem__, SharedArray.__setitem__ = load, store  # type: ignore[method-assign, assignment]
+    kind.__getitem__, kind.__setitem__ = load, store
 
 
 def _of_cuda(watcher: KernelWatcher) -> None:
@@ -211,8 +192,3 @@ def _of_streams(watcher: KernelWatcher) -> None:
 def thread() -> SimThread:
     """Return the CUDA thread that is calling."""
     return engine.worker().thread
-
-
-def outside(frame: FrameType | None) -> FrameType | None:
-    """Return the host's frame that launched the running kernel, for a frame of that kernel (`engine.host_frame`)."""
-    return engine.host_frame(frame)
