@@ -188,28 +188,31 @@ def _channel(name: str, team: teams.Record, channel: Any) -> int:
     return int(channel)
 
 
+def _moved(name: str, members: int, values: dict[str, Any]) -> tuple[int, np.dtype]:
+    """Return the number of elements from one member to another, and their dtype."""
+    dest, source = Operand.of(name, "dest", values["dest"]), Operand.of(name, "source", values["source"])
+    return int(sizes.of(name).moved(members, dest.size, source.size)), dest.dtype
+
+
 def _blocks(name: str, team: teams.Record, values: dict[str, Any]) -> int:
     """Return the number of blocks for a message."""
     if not team.near:
         return 1
-    dest, source = Operand.of(name, "dest", values["dest"]), Operand.of(name, "source", values["source"])
-    moved = int(sizes.of(name).moved(len(team.pes), dest.size, source.size))
-    return min(runtime.current().blocks.of(name, moved * dest.dtype.itemsize), team.host_channels)
+    moved, dtype = _moved(name, len(team.pes), values)
+    return min(runtime.current().blocks.of(name, moved * dtype.itemsize), team.host_channels)
 
 
 def _call(name: str, members: int, values: dict[str, Any]) -> int:
     """Return the word by which the members compare a call; 0 if it does nothing."""
     if "dest" not in values:
         return comparison.word_of(name)
-    argument = "dest" if name == "reducescatter" else "source"
-    operand = Operand.of(name, argument, values[argument])
+    moved, dtype = _moved(name, members, values)
     if name in comparison.ANY_SIZE:
-        return comparison.word_of(name, operand.dtype)
-    if operand.size == 0:
+        return comparison.word_of(name, dtype)
+    if moved == 0:
         return 0
     op = type(values["op"]).__name__ if "op" in values else None
-    size = operand.size // members if name == "alltoall" else operand.size
-    return comparison.word_of(name, operand.dtype, op, int(values.get("root", 0)), size)
+    return comparison.word_of(name, dtype, op, int(values.get("root", 0)), moved)
 
 
 def _form(name: str) -> Callable[..., Any]:
