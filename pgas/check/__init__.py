@@ -10,7 +10,7 @@ def start(folder: str) -> None:
     """Record this process from now on into a folder (PGAS_CHECK).
 
     Raises:
-        PgasError: if kernels run on a GPU, or there is no such folder.
+        PgasError: if kernels run on a GPU, or folder does not name a folder.
     """
     if cpu is None:  # Kernels run on GPUs.
         raise PgasError("PGAS_CHECK works in the simulator only: also set NUMBA_ENABLE_CUDASIM=1, or run python -m pgas.check")
