@@ -199,8 +199,9 @@ ROW_SIZE = _row.nbytes
 CHUNK_SHIFT = 20
 
 #: First of the channel numbers for calls on the host, whose memory follows the other channels, and the maximum number of them. Unlike -1,
-#: these numbers are unlikely to be passed by mistake.
-HOST_CHANNEL, MAX_HOST_CHANNELS = -(1 << 62), 1024
+#: these numbers are unlikely to be passed by mistake. ``HOST_CHANNEL + (call << CALL_SHIFT)`` also has the call of which the members are
+#: compared (collectives/comparison.py), of at most CALL_BITS bits.
+HOST_CHANNEL, MAX_HOST_CHANNELS, CALL_SHIFT, CALL_BITS = -(1 << 62), 1024, 10, 48
 
 #: Rows of barrier_all and sync_all, one per PE, directly below the heap, so that their addresses are constants in compiled code.
 _all = Region("rows of all PEs", window.HEAP_OFFSET - MAX_PES * ROW_SIZE, MAX_PES * ROW_SIZE)

@@ -61,7 +61,7 @@ def alone(name: str, scope: Scope, perform: Any) -> Any:
         return perform
     rank = scope.rank
 
-    def only(op: int, c: tuple[int, int], request: Any) -> None:
+    def only(op: int, c: tuple[int, int, int], request: Any) -> None:
         engine.enter(f"pgas.{name}", c[0], rank())
         perform(op, c, request)
         if rank() == 0:
@@ -71,7 +71,7 @@ def alone(name: str, scope: Scope, perform: Any) -> Any:
 
 
 def entering(scope: Scope, name: str, contiguous: Any = None) -> Any:
-    """Make ``enter(team, dest, source, channel)``: let the scope enter a channel, and return ``c``; its address is 0 after an error.
+    """Make ``enter(team, dest, source, channel)``: let the scope enter a channel, and return channel_of(); the address is 0 after an error.
 
     contiguous: the result of operands.contiguous() for the arrays dest and source.
     """
@@ -82,7 +82,7 @@ def entering(scope: Scope, name: str, contiguous: Any = None) -> Any:
         sync()
         if contiguous is not None:
             if not contiguous(dest, source):
-                return _0, _0
+                return _0, _0, _0
         return channel_of(op, team, channel)
 
     return enter
@@ -192,7 +192,7 @@ def of_arrays(plain: str, scope: Scope, perform_of: Any, request_of: Any = None)
     def make(team: Any, dest: Any, source: Any, channel: Any, part: Any) -> Any:
         unit = pair(name, team, dest, source, channel)
         contiguous = operands.contiguous(name, dest=dest, source=source)
-        perform = sized(plain, scope, by_strategy(perform_of(scope, unit)), dest.dtype)
+        perform = sized(plain, by_strategy(perform_of(scope, unit)), dest.dtype)
         return body_of(name, scope, contiguous, request_of(name, element_size(dest.dtype)), perform, dividing(name, part))
 
     def typing(team: Any, dest: Any, source: Any, channel: Any = 0) -> Any:
@@ -214,7 +214,7 @@ def of_arrays(plain: str, scope: Scope, perform_of: Any, request_of: Any = None)
     return typing_of_block if scope is BLOCK else typing
 
 
-def sized(plain: str, scope: Scope, perform: Any, dtype: Any, op: str | None = None, root: Any = None) -> Any:
+def sized(plain: str, perform: Any, dtype: Any, op: str | None = None, root: Any = None) -> Any:
     """Return comparison.compared() of a ``perform`` whose request has the number of bytes at index 2. root: its index of the root."""
     each = constant(element_size(dtype))
 
@@ -222,13 +222,13 @@ def sized(plain: str, scope: Scope, perform: Any, dtype: Any, op: str | None = N
     def size(request):
         return request[2] // each
 
-    return compared(plain, scope, perform, word_of(plain, numpy_dtype(dtype), op), size, root)
+    return compared(perform, word_of(plain, numpy_dtype(dtype), op), size, root)
 
 
 def any_size(plain: str, scope: Scope, perform: Any, dtype: Any = None) -> Any:
     """Return alone() of comparison.compared(), for a collective whose members may have different numbers of elements, or none."""
     word = word_of(plain, None if dtype is None else numpy_dtype(dtype))
-    return alone(plain + scope.suffix, scope, compared(plain, scope, perform, word, _no_size))
+    return alone(plain + scope.suffix, scope, compared(perform, word, _no_size))
 
 
 @device

@@ -31,26 +31,28 @@ from pgas.kernels.typed import layout
 _NO_SUCH_CHANNEL, _TIMED_OUT = constant(kind_of("no such channel")), constant(state.TIMED_OUT)
 _GE = constant(Comparison.GE)
 _HOST = constant(layout.HOST_CHANNEL % (1 << 64))
+_AFTER_HOST, _NUMBER = constant(1 << layout.CALL_SHIFT + layout.CALL_BITS), constant(layout.MAX_HOST_CHANNELS - 1)
 _0, _1, _2, _LINE = (constant(c) for c in (0, 1, 2, 16))
 
 
 @device
 def channel_of(op, team, channel):
-    """Return (address of the channel, its team's entry). If there is no such channel, the address is 0, and the state is poisoned.
+    """Return ``c``: the address of the channel, its team's entry, and the call to compare (comparison.py), 0 if there is none.
 
-    The host's channels (layout.HOST_CHANNEL) are also valid.
+    The host's channels (layout.HOST_CHANNEL) are also valid. If there is no such channel, the address is 0, and the state is poisoned.
     """
     entry = entry_of(op, team)
-    base = _0
+    base, call = _0, _0
     if entry != _0:
         count, number = u64(fixed_u32(entry + layout.CHANNEL_COUNT)), u64(channel)
-        if number >= _HOST and number - _HOST < layout.MAX_HOST_CHANNELS:
-            number = count + (number - _HOST)
+        if number >= _HOST and number - _HOST < _AFTER_HOST:
+            call = (number - _HOST) >> layout.CALL_SHIFT
+            number = count + ((number - _HOST) & _NUMBER)
         elif number >= count:
             state.fail(_NO_SUCH_CHANNEL, u64(op), u64(state.my_pe()), _0, number, count, _0)
-            return base, entry
+            return base, entry, call
         base = fixed(entry + layout.TEAM_CHANNELS) + number * u64(fixed_u32(entry + layout.CHANNEL_BYTES))
-    return base, entry
+    return base, entry, call
 
 
 @device

@@ -1,12 +1,13 @@
 """Comparison of the calls that the members of a team make on a channel: different calls are an error, not a wrong result.
 
-A call is a word: operation, op or root, dtype, number of elements, and the low bits of its epoch. Before the collective, a member writes
-the word to its row at the next and at the previous member; after it, the member compares what these two have written with its own. If any
-members differ, two adjacent ones do. This costs two stores and two loads, at any team size, and no round trip: a word is sent before the
-data, and a member that finds none of this epoch does not wait for it for long, or in one-sided collectives at all.
+A call is a word: operation, op or root, dtype, number of elements, and the low bits of its epoch. When a collective begins, a member
+writes the word to its row at the next and at the previous member; before it ends, the member compares what these two have written with its
+own. If any members differ, two adjacent ones do. This costs two stores and two loads, at any team size, and no round trip: a member that
+finds no word of this epoch does not wait for it for long, or in one-sided collectives at all. The last warp of a block does this; it often
+has no data to move.
 
-The host's calls compare always, on the channels that only they use. Kernels compare under PGAS_DEBUG=check and in the simulator, on the
-other channels.
+The host's calls compare always, on the channels that only they use: their words are part of the channel's number. Kernels compare under
+PGAS_DEBUG=check and in the simulator, on the other channels.
 """
 
 import functools
@@ -14,13 +15,12 @@ from typing import Any
 
 from pgas.kernels import operation, state
 from pgas.kernels.codes import Reduction
-from pgas.kernels.collectives.channel import channel_of, row_of
+from pgas.kernels.collectives.channel import row_of
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops import operands
 from pgas.kernels.ops.team import member, rank_of, size_of, wrapped
-from pgas.kernels.paths import transport
 from pgas.kernels.refusals import kind_of
-from pgas.kernels.scope import BLOCK, Scope
+from pgas.kernels.scope import Scope
 from pgas.kernels.state import fixed, fixed_u32
 from pgas.kernels.typed import layout
 
@@ -42,7 +42,6 @@ _DTYPES = (
 )  # fmt: skip
 _OTHER = (1 << _DTYPE_BITS) - 1
 
-_ONE_SIDED = ("broadcast", "inscan", "exscan")
 _OF_OP = ("reduce", "reducescatter", "inscan", "exscan")
 
 #: Collectives whose members may have different numbers of elements.
@@ -92,89 +91,78 @@ def described(word: int) -> str:
     return text + (f" from root {root}" if name == "broadcast" else "")
 
 
+@device
+def _neighbor(c, i):
+    """Return the number of this member's next member (i: 0), or of its previous one (1)."""
+    n = size_of(c[1])
+    return wrapped(u32(rank_of(c[1]) + (u32(1) if i == u32(0) else u32(n - u32(1)))), n)
+
+
 @functools.cache
-def _declare(scope: Scope, flag: Any) -> Any:
-    """Make ``declare(c, word)``: send the word of a call to both neighbors. Return it with its epoch; 0 if there is nothing to compare."""
-    rank, step = scope.rank, scope.size
+def _first_neighbor(scope: Scope) -> Any:
+    """Make ``first()``: return the first neighbor that this thread compares calls with; two or more for most threads.
+
+    Threads of the last warp do this, because other warps have more data to move.
+    """
+    rank, size = scope.rank, scope.size
 
     @device
-    def declare(c, word):
-        base, entry = c
-        n, me = size_of(entry), rank_of(entry)
-        if n == u32(1) or word == _0:
-            return _0
-        epoch, _ = ptx.ld_pair_plain(base + layout.EPOCH)
-        mine = word | u64((epoch + _1) << _EPOCH)
-        i = u32(rank())
-        while i < min(u32(n - u32(1)), u32(2)):
-            q = wrapped(u32(me + (u32(1) if i == u32(0) else u32(n - u32(1)))), n)
-            flag(row_of(base, me) + layout.CALL, mine, member(entry, q))
-            i = u32(i + step())
-        return mine
+    def first():
+        return u32(rank() + min(size(), u32(32)) - size())
+
+    return first
+
+
+@functools.cache
+def declaring(scope: Scope, flag: Any) -> Any:
+    """Make ``declare(c)``: send the call of c to both neighbors, and keep it in this PE's own row. Called before the collective."""
+    first, size = _first_neighbor(scope), scope.size
+
+    @device
+    def declare(c):
+        base, entry, call = c
+        if call != _0:
+            own, i = row_of(base, rank_of(entry)) + layout.CALL, first()
+            while i < min(u32(size_of(entry) - u32(1)), u32(2)):
+                epoch, _ = ptx.ld_pair_plain(base + layout.EPOCH)
+                mine = call | u64((epoch + _1) << _EPOCH)
+                flag(own, mine, member(entry, _neighbor(c, i)))
+                ptx.st_relaxed_gpu_u64(own, mine)
+                i = u32(i + size())
 
     return declare
 
 
 @functools.cache
-def _verify(scope: Scope) -> Any:
-    """Make ``verify(op, c, mine, waits)``: compare the result of declare() with the neighbors' words, after the collective.
+def verifying(scope: Scope, *, waits: bool) -> Any:
+    """Make ``verify(op, c)``: compare the call of declare() with those of the neighbors. Called after the data has arrived.
 
     waits: whether the collective has waited for all members.
     """
-    rank, step = scope.rank, scope.size
+    first, size, polls_for_word = _first_neighbor(scope), scope.size, constant(_POLLS if waits else 0)
 
     @device
-    def verify(op, c, mine, waits):
-        base, entry = c
-        n, me = size_of(entry), rank_of(entry)
-        i = u32(rank())
-        while mine != _0 and i < min(u32(n - u32(1)), u32(2)):
-            q = wrapped(u32(me + (u32(1) if i == u32(0) else u32(n - u32(1)))), n)
-            at = row_of(base, q) + layout.CALL
-            polls = u32(0)
-            found = ptx.ld_relaxed_sys_u64(at)
-            while waits and polls < _POLLS and u64(u64(found - mine) >> _EPOCH) >= _OLDER:  # Negative: of an earlier epoch.
-                found = ptx.ld_relaxed_sys_u64(at)
-                polls = u32(polls + u32(1))
-            if found >> _EPOCH == mine >> _EPOCH and found != mine:
-                state.fail(_OTHER_CALL, op, u64(member(entry, q)), at, mine, found, _0)
-            i = u32(i + step())
+    def verify(op, c):
+        base, entry, call = c
+        if call != _0:
+            i = first()
+            while i < min(u32(size_of(entry) - u32(1)), u32(2)):
+                q = _neighbor(c, i)
+                at = row_of(base, q) + layout.CALL
+                mine, found = ptx.ld_relaxed_gpu_u64(row_of(base, rank_of(entry)) + layout.CALL), ptx.ld_relaxed_sys_u64(at)
+                polls = _0
+                while polls < polls_for_word and u64(u64(found - mine) >> _EPOCH) >= _OLDER:  # Negative: of an earlier epoch.
+                    found = ptx.ld_relaxed_sys_u64(at)
+                    polls += _1
+                if found >> _EPOCH == mine >> _EPOCH and found != mine:
+                    state.fail(_OTHER_CALL, op, u64(member(entry, q)), at, mine, found, _0)
+                i = u32(i + size())
 
     return verify
 
 
-# On the host ------------------------------------------------------------------------------------------------------------------------
-
-
-def declaring(team: Any, channel: Any, call: Any) -> Any:
-    """Typing function: let a block send the word of a call to both neighbors, and return it with its epoch. 0: do nothing."""
-    declare, op = _declare(BLOCK, transport.current().flag), constant(operation.number("team_sync_block"))
-
-    def body(team, channel, call):
-        if u64(call) == _0:
-            return _0
-        c = channel_of(op, team, channel)
-        return _0 if c[0] == _0 else declare(c, u64(call))
-
-    return body
-
-
-def verifying(team: Any, channel: Any, op: Any, mine: Any, waits: Any) -> Any:
-    """Typing function: let a block compare the result of declaring() with the words of both neighbors."""
-    verify = _verify(BLOCK)
-
-    def body(team, channel, op, mine, waits):
-        if mine != _0:
-            verify(u64(op), channel_of(u64(op), team, channel), mine, waits)
-
-    return body
-
-
-# In kernels -------------------------------------------------------------------------------------------------------------------------
-
-
-def compared(name: str, scope: Scope, perform: Any, word: int, size: Any, root: Any = None) -> Any:
-    """Return ``perform(op, c, request)`` that also compares the calls, under PGAS_DEBUG=check and in the simulator.
+def compared(perform: Any, word: int, size: Any, root: Any = None) -> Any:
+    """Return ``perform(op, c, request)`` that compares the calls of kernels, too, under PGAS_DEBUG=check and in the simulator.
 
     Args:
         word: result of word_of() for what is known when the kernel is compiled.
@@ -183,8 +171,7 @@ def compared(name: str, scope: Scope, perform: Any, word: int, size: Any, root: 
     """
     if not operands.checking():
         return perform
-    declare, verify, fixed_word = _declare(scope, transport.current().flag), _verify(scope), constant(word)
-    waits = constant(int(waits_for_all(name)))
+    fixed_word = constant(word)
 
     @device
     def call_of(request):
@@ -197,18 +184,10 @@ def compared(name: str, scope: Scope, perform: Any, word: int, size: Any, root: 
 
     @device
     def comparing(op, c, request):
-        entry = c[1]
-        mine = _0
-        if c[0] - fixed(entry + layout.TEAM_CHANNELS) < u64(fixed_u32(entry + layout.CHANNEL_COUNT)) * u64(
-            fixed_u32(entry + layout.CHANNEL_BYTES)
-        ):
-            mine = declare(c, call_of(request))
-        perform(op, c, request)
-        verify(op, c, mine, waits != _0)
+        base, entry, call = c
+        of_kernels = u64(fixed_u32(entry + layout.CHANNEL_COUNT)) * u64(fixed_u32(entry + layout.CHANNEL_BYTES))
+        if base - fixed(entry + layout.TEAM_CHANNELS) < of_kernels:
+            call = call_of(request)
+        perform(op, (base, entry, call), request)
 
     return comparing
-
-
-def waits_for_all(name: str) -> bool:
-    """Whether every member of a collective waits for all others."""
-    return name.removesuffix("_warp").removesuffix("_block") not in _ONE_SIDED

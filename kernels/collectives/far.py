@@ -16,6 +16,7 @@ from typing import Any
 from pgas.kernels import window
 from pgas.kernels.collectives import channel, near, nodes, posted, rings
 from pgas.kernels.collectives.channel import flag_threads, half_of, row_of, wait_far
+from pgas.kernels.collectives.comparison import declaring, verifying
 from pgas.kernels.collectives.operators import Combine
 from pgas.kernels.collectives.words import combined, load_four
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
@@ -34,10 +35,11 @@ _0, _1, _PAIR, _64 = constant(0), constant(1), constant(16), constant(64)
 @functools.cache
 def begin(scope: Scope) -> Any:
     """Strategy.begin()."""
-    start = channel.begin(scope, transport.current().flag)
+    start, declare = channel.begin(scope, transport.current().flag), declaring(scope, transport.current().flag)
 
     @device
     def begin(op, c):
+        declare(c)
         return start(op, c[0], c[1])
 
     return begin
@@ -45,10 +47,11 @@ def begin(scope: Scope) -> Any:
 
 def leave(scope: Scope) -> Any:
     """Strategy.leave(): nothing to complete, because only flags were sent."""
-    end = channel.finish(scope, transport.current().flag)
+    end, verify = channel.finish(scope, transport.current().flag), verifying(scope, waits=True)
 
     @device
     def leave(op, c, epoch):
+        verify(op, c)
         end(c[0], c[1], epoch)
 
     return leave
@@ -57,11 +60,13 @@ def leave(scope: Scope) -> Any:
 def finish(scope: Scope, *, one_sided: bool = False) -> Any:
     """Strategy.finish(): first complete what this member has sent, so that its source may be reused."""
     end, complete, sync = channel.finish(scope, transport.current().flag, one_sided=one_sided), _complete(scope), scope.sync
+    verify = verifying(scope, waits=not one_sided)
 
     @device
     def finish(op, c, epoch):
         sync()  # any thread may have posted to any member
         complete(c)
+        verify(op, c)
         end(c[0], c[1], epoch)
 
     return finish
@@ -90,7 +95,7 @@ def barrier(scope: Scope, *, completes: bool) -> Any:
 
     @device
     def barrier(op, c, epoch):
-        base, entry = c
+        base, entry, _ = c
         if completes:
             if rank() == 0:
                 quiet()
@@ -178,7 +183,7 @@ def send_words(scope: Scope, values: Any) -> Any:
 
     @device
     def send(op, c, epoch, request):
-        base, entry = c
+        base, entry, _ = c
         n, me = size_of(entry), rank_of(entry)
         to = posted.part_of(c, epoch, me)
         q = rank()
@@ -277,7 +282,7 @@ def exchange(scope: Scope, unit: int, piece: Any) -> Any:
 
     @device
     def exchange(op, c, epoch, request):
-        base, entry = c
+        base, entry, _ = c
         scatter(c, epoch, request)
         to, source, nbytes = piece(c, rank_of(entry), request)
         if to != source:
@@ -371,7 +376,7 @@ def _reduce_in_rounds(scope: Scope, unit: int, combine: Combine) -> Any:
 
     @device
     def reduce(op, c, epoch, dest, source, nbytes):
-        base, entry = c
+        base, entry, _ = c
         n, offset = size_of(entry), _0
         while True:
             send(c, epoch, (epoch, source, nbytes, offset))
@@ -443,7 +448,7 @@ def _reducescatter_of_all(scope: Scope, unit: int, combine: Combine) -> Any:
 
     @device
     def reducescatter(op, c, epoch, dest, source, step, nbytes):
-        base, entry = c
+        base, entry, _ = c
         n, offset = size_of(entry), _0
         slot = window.STAGING_PART * u64(n) // max(u64(n) - _1, _1) // _PAIR * _PAIR
         while True:

@@ -1,7 +1,7 @@
 """Team collectives that move elements, for small and large messages (OpenSHMEM 1.5, "Collective Routines").
 
 Each function takes the Numba types of a call's arguments and returns its body, like those of rma.py. A ``strategy`` (strategy.py) transfers
-data between members that map each other's memory, or between others. ``c`` is (address of the channel, its team's entry).
+data between members that map each other's memory, or between others. ``c`` is what channel.channel_of() returns.
 
 Messages of up to PGAS_LL_BYTES from one member to another (Strategy.staged) go through staging, so that dest need not be ready before the
 call. Larger ones are written into dest.
@@ -133,7 +133,7 @@ def broadcast(scope: Scope) -> Callable[..., Any]:
         operands.integer(name, "root", root)
         enter = entering(scope, name, operands.contiguous(name, dest=dest, source=source))
         fits, itemsize = fitting(name, element_size(dest.dtype)), constant(element_size(dest.dtype))
-        compared = sized("broadcast", scope, by_strategy(_broadcast(scope, unit)), dest.dtype, root=_root)
+        compared = sized("broadcast", by_strategy(_broadcast(scope, unit)), dest.dtype, root=_root)
         perform, divide = alone(name, scope, compared), dividing(name, part)
 
         @device

@@ -15,6 +15,7 @@ from pgas.kernels import state, window
 from pgas.kernels.codes import Comparison
 from pgas.kernels.collectives import channel
 from pgas.kernels.collectives.channel import given_up, half_of, row_of, wait_flag
+from pgas.kernels.collectives.comparison import declaring, verifying
 from pgas.kernels.collectives.operators import Combine
 from pgas.kernels.collectives.words import first_of, in_batches, load_four, load_item, load_sixteen, load_word, store_item
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
@@ -36,10 +37,11 @@ _BELOW_LINE = _15
 @functools.cache
 def begin(scope: Scope) -> Any:
     """Strategy.begin()."""
-    start = channel.begin(scope, flag)
+    start, declare = channel.begin(scope, flag), declaring(scope, flag)
 
     @device
     def begin(op, c):
+        declare(c)
         return start(op, c[0], c[1])
 
     return begin
@@ -47,10 +49,11 @@ def begin(scope: Scope) -> Any:
 
 def finish(scope: Scope, *, one_sided: bool = False) -> Any:
     """Strategy.finish()."""
-    end = channel.finish(scope, flag, one_sided=one_sided)
+    end, verify = channel.finish(scope, flag, one_sided=one_sided), verifying(scope, waits=not one_sided)
 
     @device
     def finish(op, c, epoch):
+        verify(op, c)
         end(c[0], c[1], epoch)
 
     return finish
@@ -69,7 +72,7 @@ def _sync_flags(scope: Scope, word: int, fence: Any = ptx.fence_sys) -> Any:
 
     @device
     def sync_flags(op, c, epoch):
-        base, entry = c
+        base, entry, _ = c
         if rank() < u32(32):  # the threads that write flags; the fence comes before the loads of send(), because it waits for earlier loads
             fence()
         send(base, entry, _word, epoch)
@@ -431,7 +434,7 @@ def broadcast(scope: Scope, unit: int) -> Any:
 
     @device
     def broadcast(op, c, epoch, dest, source, nbytes, whole, root):
-        base, entry = c
+        base, entry, _ = c
         n, me = size_of(entry), rank_of(entry)
         shared = n > 2 and whole >= _RELAYED and (source | dest) & _BELOW_LINE == _0
         if root == me:

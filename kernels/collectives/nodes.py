@@ -53,7 +53,7 @@ def _notify(scope: Scope) -> Any:
 
     @device
     def notify(c, word, value):
-        base, entry = c
+        base, entry, _ = c
         k, first, me, step = per_machine(entry), first_of(entry), rank_of(entry), flag_threads(size())
         i = rank()
         if i < step:
@@ -73,7 +73,7 @@ def _await(scope: Scope) -> Any:
 
     @device
     def await_near(op, c, word, value):
-        base, entry = c
+        base, entry, _ = c
         k, first, me, step = per_machine(entry), first_of(entry), rank_of(entry), flag_threads(size())
         i = rank()
         while i < k and rank() < step:
@@ -113,7 +113,7 @@ def broadcast(scope: Scope, unit: int) -> Any:
 
     @device
     def broadcast(op, c, epoch, dest, source, nbytes, root):
-        base, entry = c
+        base, entry, _ = c
         k, n, me = per_machine(entry), size_of(entry), rank_of(entry)
         leader = u32(first_of(entry) + root % k)
         hop, last = u32((me // k + n // k - root // k) % (n // k)), u32(n // k - u32(1))
@@ -157,7 +157,7 @@ def fcollect(scope: Scope, unit: int) -> Any:
 
     @device
     def fcollect(op, c, epoch, request):
-        base, entry = c
+        base, entry, _ = c
         dest, source, nbytes, step = request
         me, m = rank_of(entry), size_of(entry) // per_machine(entry)
         own = dest + u64(me) * step
@@ -221,7 +221,7 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
 
     @device
     def reduce(op, c, epoch, dest, source, nbytes):
-        base, entry = c
+        base, entry, _ = c
         k, me = per_machine(entry), rank_of(entry)
         m, machine = size_of(entry) // k, me // k
         before, to = behind(entry, u32(m - u32(1))), member(entry, behind(entry, u32(1)))
@@ -322,7 +322,7 @@ def reducescatter(scope: Scope, unit: int, combine: Combine) -> Any:
 
     @device
     def reducescatter(op, c, epoch, dest, source, step, nbytes):
-        base, entry = c
+        base, entry, _ = c
         me, m = rank_of(entry), u32(size_of(entry) // per_machine(entry))
         part = window.STAGING_PART * u64(size_of(entry)) // (u64(m) - _1) // _2 // _PAIR * _PAIR
         slot = part + part

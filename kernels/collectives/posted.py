@@ -49,7 +49,7 @@ def scatter(scope: Scope, unit: int, word: int, piece: Any) -> Any:
 
     @device
     def by_nic(c, epoch, request):
-        base, entry = c
+        base, entry, _ = c
         n, me = size_of(entry), rank_of(entry)
         k = u32(rank() + u32(1))
         while k < n:
@@ -65,7 +65,7 @@ def scatter(scope: Scope, unit: int, word: int, piece: Any) -> Any:
 
     @device
     def by_both(c, epoch, request):
-        base, entry = c
+        base, entry, _ = c
         n, me = size_of(entry), rank_of(entry)
         by_nic(c, epoch, request)
         for q in range(n):

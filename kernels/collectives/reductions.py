@@ -146,7 +146,7 @@ def _reducing(plain: str, scope: Scope, perform_of: Callable[..., Callable[[Stra
         operands.computable(name, dest.dtype)
         combine = reduction(name, which, dest.dtype)
         request, contiguous = by_sizes(plain)(name, element_size(dest.dtype)), operands.contiguous(name, dest=dest, source=source)
-        perform = sized(plain, scope, by_strategy(perform_of(scope, unit, which, dest.dtype, combine)), dest.dtype, which.name)
+        perform = sized(plain, by_strategy(perform_of(scope, unit, which, dest.dtype, combine)), dest.dtype, which.name)
         return body_of(name, scope, contiguous, request, perform, dividing(name, part))
 
     def typing(team: Any, dest: Any, source: Any, op: Any, channel: Any = 0) -> Any:
@@ -212,7 +212,7 @@ def best(plain: str, scope: Scope, *, least: bool) -> Callable[..., Any]:
         combine = location(array.dtype, least=least)
         contiguous = operands.contiguous(name, dest=dest, source=source, order=operands.C_ORDER)
         request_of = by_sizes(plain)(name, element_size(dest.dtype))
-        perform = sized(plain, scope, by_strategy(_reduce(scope, unit, combine)), dest.dtype)
+        perform = sized(plain, by_strategy(_reduce(scope, unit, combine)), dest.dtype)
         perform = body_of(name, scope, contiguous, request_of, perform, dividing(name, None))
 
         def body(team, dest, source, channel=0):

@@ -47,7 +47,7 @@ def broadcast(scope: Scope, unit: int) -> Any:
 
     @device
     def tree(op, c, epoch, dest, source, nbytes, root):
-        base, entry = c
+        base, entry, _ = c
         n, me = size_of(entry), rank_of(entry)
         mine = wrapped(u32(me + n - root), n)  # the root is number 0
         distance = u32(1)
@@ -63,7 +63,7 @@ def broadcast(scope: Scope, unit: int) -> Any:
 
     @device
     def chain(op, c, epoch, dest, source, nbytes, root):
-        base, entry = c
+        base, entry, _ = c
         n, me = size_of(entry), rank_of(entry)
         mine = wrapped(u32(me + n - root), n)
         before, behind = wrapped(u32(me + n - 1), n), wrapped(u32(me + 1), n)
@@ -114,7 +114,7 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
 
     @device
     def reduce(op, c, epoch, dest, source, nbytes):
-        base, entry = c
+        base, entry, _ = c
         n, me = size_of(entry), rank_of(entry)
         before, behind = wrapped(u32(me + n - 1), n), wrapped(u32(me + 1), n)
         slice_ = ((nbytes + _BELOW_PAIR) // _PAIR + u64(n) - _1) // u64(n) * _PAIR

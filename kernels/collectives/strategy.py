@@ -9,7 +9,7 @@ from pgas.kernels.scope import Scope
 class Strategy(Protocol):
     """Device functions for the threads of a scope.
 
-    ``c`` is (address of the channel, team's entry). All threads of the scope call each function, after a barrier. After finish() the
+    ``c`` is what channel.channel_of() returns. All threads of the scope call each function, after a barrier. After finish() the
     received data is in dest for all threads.
     """
 

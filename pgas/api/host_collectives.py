@@ -33,7 +33,7 @@ from pgas.job import runtime
 from pgas.job.blocks import TABLE
 from pgas.job.memory import teams
 from pgas.job.paths.platform import platform
-from pgas.kernels import layout, operation, refusals
+from pgas.kernels import layout, refusals
 from pgas.kernels.codes import OPERATIONS, Reduction
 from pgas.kernels.collectives import comparison, sizes
 from pgas.kernels.collectives import movement as collectives
@@ -51,38 +51,23 @@ _OF_ARRAYS = ("alltoall", "fcollect", "collect", "maxloc", "minloc")
 _OF_OP = ("reduce", "reducescatter", "inscan", "exscan")
 
 
-@device_function(comparison.declaring)
-def _declare(team: Any, channel: Any, call: Any) -> Any:
-    """Send the call of a block to the team's members that compare it."""
-
-
-@device_function(comparison.verifying)
-def _verify(team: Any, channel: Any, op: Any, mine: Any, waits: Any) -> None:
-    """Compare the result of _declare() with the calls of other members."""
-
-
 @functools.cache
 def _dividing(function: Callable[..., Any], *, rooted: bool) -> Kernel:
     """Make a kernel whose blocks call a collective, each with its part. rooted: whether it takes a root.
 
-    The first block compares the call (comparison.py), here and below.
+    The channel of the first block has the call, which the members compare (comparison.py).
     """
-    number, waits = _compared(function)
     if rooted:
 
-        def kernel(team, dest, source, root, channel, call):  # type: ignore[no-untyped-def]
+        def kernel(team, dest, source, root, channel):  # type: ignore[no-untyped-def]
             block = cuda.blockIdx.x
-            mine = _declare(team, channel, call if block == 0 else 0)
-            function(team, dest, source, root, channel + block, (block, cuda.gridDim.x))
-            _verify(team, channel, number, mine, waits)
+            function(team, dest, source, root, channel if block == 0 else layout.HOST_CHANNEL + block, (block, cuda.gridDim.x))
 
     else:
 
-        def kernel(team, dest, source, channel, call):  # type: ignore[no-untyped-def,misc]
+        def kernel(team, dest, source, channel):  # type: ignore[no-untyped-def,misc]
             block = cuda.blockIdx.x
-            mine = _declare(team, channel, call if block == 0 else 0)
-            function(team, dest, source, channel + block, (block, cuda.gridDim.x))
-            _verify(team, channel, number, mine, waits)
+            function(team, dest, source, channel if block == 0 else layout.HOST_CHANNEL + block, (block, cuda.gridDim.x))
 
     return on_stream(kernel, function, _THREADS)
 
@@ -90,39 +75,26 @@ def _dividing(function: Callable[..., Any], *, rooted: bool) -> Kernel:
 @functools.cache
 def _kernel(function: Callable[..., Any]) -> Kernel:
     """Make a kernel that calls a collective. It takes one tuple of arguments."""
-    number, waits = _compared(function)
 
-    def kernel(team, channel, args, call):  # type: ignore[no-untyped-def]
-        mine = _declare(team, channel, call)
+    def kernel(args):  # type: ignore[no-untyped-def]
         function(*args)
-        _verify(team, channel, number, mine, waits)
 
     return on_stream(kernel, function, _THREADS)
-
-
-def _compared(function: Callable[..., Any]) -> tuple[int, bool]:
-    """Return the number of a collective in error records, and whether all its members wait for each other."""
-    return operation.number(function.__name__), comparison.waits_for_all(function.__name__)
 
 
 @functools.cache
 def _reducing(function: Callable[..., Any], op: Any, *, divides: bool) -> Kernel:
     """Make a kernel that calls a reduction and is compiled for its op. divides: whether its blocks do so, each with its part."""
-    number, waits = _compared(function)
     if divides:
 
-        def kernel(team, dest, source, channel, call):  # type: ignore[no-untyped-def]
+        def kernel(team, dest, source, channel):  # type: ignore[no-untyped-def]
             block = cuda.blockIdx.x
-            mine = _declare(team, channel, call if block == 0 else 0)
-            function(team, dest, source, op, channel + block, (block, cuda.gridDim.x))
-            _verify(team, channel, number, mine, waits)
+            function(team, dest, source, op, channel if block == 0 else layout.HOST_CHANNEL + block, (block, cuda.gridDim.x))
 
     else:
 
-        def kernel(team, dest, source, channel, call):  # type: ignore[no-untyped-def,misc]
-            mine = _declare(team, channel, call)
+        def kernel(team, dest, source, channel):  # type: ignore[no-untyped-def,misc]
             function(team, dest, source, op, channel)
-            _verify(team, channel, number, mine, waits)
 
     return on_stream(kernel, function, _THREADS)
 
@@ -229,14 +201,15 @@ def _form(name: str) -> Callable[..., Any]:
         if "dest" in values:
             _check(name, record, values)
         blocks = _blocks(name, record, values) if divides and channel == layout.HOST_CHANNEL else 1
-        word = _call(name, len(record.pes), values) if channel == layout.HOST_CHANNEL else 0
+        if channel == layout.HOST_CHANNEL:
+            channel += _call(name, len(record.pes), values) << layout.CALL_SHIFT
         if name in _OF_OP:
             kernel = _reducing(block, values.pop("op"), divides=divides)
-            enqueue(kernel, blocks, _THREADS, stream, *values.values(), channel, word, wait=True)
+            enqueue(kernel, blocks, _THREADS, stream, *values.values(), channel, wait=True)
         elif divides:
-            enqueue(_dividing(block, rooted="root" in values), blocks, _THREADS, stream, *values.values(), channel, word, wait=True)
+            enqueue(_dividing(block, rooted="root" in values), blocks, _THREADS, stream, *values.values(), channel, wait=True)
         else:
-            enqueue(_kernel(block), 1, _THREADS, stream, team, channel, (*values.values(), channel), word, wait=True)
+            enqueue(_kernel(block), 1, _THREADS, stream, (*values.values(), channel), wait=True)
 
     return form
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from pgas.check import log
 from pgas.check.log import ADD, ATOMIC_ADD, ATOMIC_OTHER, ATOMIC_SET, PLAIN, SET
-from pgas.kernels import window
+from pgas.kernels import layout, window
 from pgas.kernels.codes import Comparison, SignalOp
 from pgas.kernels.compiler import simulator
 from pgas.kernels.ops.lock import owner
@@ -243,7 +243,10 @@ def _collective(call: WatchedCall) -> tuple[Any, tuple[int, ...]]:
         return "all", tuple(range(call.recorder.job.n_pes))
     team = int(call.given["team"])
     pes = call.recorder.job.teams.find(team).pes
-    return (team, int(call.given["channel"]), pes), pes
+    channel = int(call.given["channel"])
+    if channel < 0:  # A channel of the host; calls match whatever they are.
+        channel = layout.HOST_CHANNEL + (channel - layout.HOST_CHANNEL) % layout.MAX_HOST_CHANNELS
+    return (team, channel, pes), pes
 
 
 def _enter(call: WatchedCall) -> None:
