@@ -176,6 +176,7 @@ mpi-ibgda mpi-ibrc: mpi-%: $(VENV)/dev
 
 mpi-weak: $(VENV)/dev
 	PGAS_SIM_WEAK=1 PGAS_TRANSPORT=p2p mpirun -n 2 $(PYTEST) -m "not slow" $(WEAK) $(WEAK_COLLECTIVES) tests/mpi/test_weak.py
+	PGAS_SIM_WEAK=1 PGAS_TRANSPORT=p2p mpirun -n 3 $(PYTEST) tests/mpi/test_weak.py -k slices
 	PGAS_SIM_WEAK=1 PGAS_TRANSPORT=ibgda mpirun -n 2 $(PYTEST) $(WEAK) tests/mpi/test_nic.py
 
 # Two paths in a job, of 2+1 PEs: which path an operation takes, and order over both.

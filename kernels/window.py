@@ -161,7 +161,7 @@ OFFSET_MASK = constant((1 << STRIDE_SHIFT) - 1)
 SHIFT = constant(STRIDE_SHIFT)
 NUM_QPS = DEPTH = SLOT_MASK = RING_SIZE = constant(0)
 SETTLES = BIG_ENDIAN = RUNG_BY_CPU = False
-LL_BYTES = STAGING_PART = constant(0)  #: STAGING_PART: bytes of staging for LL_BYTES, as lines (collectives/near.py)
+LL_BYTES = STAGING_PART = constant(0)  #: STAGING_PART: bytes of staging for LL_BYTES, as lines (collectives/lines.py)
 NEAR_IN_ROW = True
 BATCH_MASK = constant(0)  #: mask of the bits of a 32-bit index that give its batch number
 

@@ -6,7 +6,7 @@ NIC divide a half differently (far.py, nodes.py).
 
 *A stale flag or line is never taken for a new one.* Flags in rows are 64-bit epochs, and waits compare with >=. Lines have the low 32 bits
 of the epoch. These are never 0 or 1, because staging is initially zero; before they wrap, begin() zeroes staging on all members. If staging
-has received data without flags, as in reductions by one thread over p2p (near.py), the receiver zeroes it before it sends anything more.
+has received data without flags, as in reductions by one thread over p2p (slices.py), the receiver zeroes it before it sends anything more.
 
 *A half is never overwritten before it has been read.* Collective e writes to the same half as e - 2, so a member must know that the
 receiver has left e - 2. It knows this if every member waits for every other in e - 1, because the receiver sends its data of e - 1 after it
@@ -164,6 +164,25 @@ def write_flags(scope: Scope, write: Any) -> Any:
             i = u32(i + step)
 
     return send
+
+
+@functools.cache
+def sync_flags(scope: Scope, write: Any, word: int, fence: Any = ptx.fence_sys) -> Any:
+    """Make ``sync_flags(op, c, epoch)``: signal every member and wait for every member; acquires. Called after a barrier of the scope.
+
+    write: see write_flags(). fence: the fence of the signaling threads; ptx.nothing: none.
+    """
+    send, await_all, rank, _word = write_flags(scope, write), wait_flags(scope), scope.rank, constant(word)
+
+    @device
+    def sync_flags(op, c, epoch):
+        base, entry, _ = c
+        if rank() < u32(32):  # the threads that write flags; the fence comes before the loads of send(), because it waits for earlier loads
+            fence()
+        send(base, entry, _word, epoch)
+        await_all(op, base, entry, _word, epoch)
+
+    return sync_flags
 
 
 # Epochs -------------------------------------------------------------------------------------------------------------------------

@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from conformance.checks import THROUGH_NIC, WARP, launch_together, needs_peer, neighbors
+from conformance.checks import THROUGH_NIC, WARP, N, launch_together, needs_peer, neighbors
 from conformance.collectives import LL_BYTES
 from numba import cuda
 
 import pgas
 from pgas.kernels import layout, scope, state
-from pgas.kernels.collectives import channel, movement, near
+from pgas.kernels.collectives import channel, lines, movement, near, reductions, slices
 from pgas.kernels.compiler import ptx, u32, u64
-from pgas.kernels.paths.p2p import flag
 
 if pgas.SIMULATOR:
     from pgas.kernels.compiler import simulator
@@ -230,7 +229,7 @@ def test_litmus(heap, name, correct):
 
 
 def one_flag(op, at, epoch):
-    """near.await_line, with the mistake that it looks at one of a line's two flags."""
+    """lines.await_line, with the mistake that it looks at one of a line's two flags."""
     low, flag, high, _ = ptx.ld_line(at)
     while flag != u32(epoch):
         state.relax(op, at, 0, epoch)
@@ -238,16 +237,16 @@ def one_flag(op, at, epoch):
     return u64(low) | u64(high) << u64(32)
 
 
-def without_fence(scope, word, fence=None, exchange=near._sync_flags):
-    """near._sync_flags, with the mistake that nothing orders data before the flags."""
-    return exchange(scope, word, ptx.nothing)
+def without_fence(scope, write, word, fence=None, exchange=channel.sync_flags):
+    """channel.sync_flags, with the mistake that nothing orders data before the flags."""
+    return exchange(scope, write, word, ptx.nothing)
 
 
-def without_wait(scope, word, fence=ptx.fence_sys, exchange=near._sync_flags):
-    """near._sync_flags, with the mistake that a member does not wait until the others' data is there."""
+def without_wait(scope, write, word, fence=ptx.fence_sys, exchange=channel.sync_flags):
+    """channel.sync_flags, with the mistake that a member does not wait until the others' data is there."""
     if word != layout.DONE:
-        return exchange(scope, word, fence)
-    send, rank = channel.write_flags(scope, flag), scope.rank
+        return exchange(scope, write, word, fence)
+    send, rank = channel.write_flags(scope, write), scope.rank
 
     def sync_flags(op, c, epoch):
         if rank() < 32:
@@ -261,7 +260,7 @@ def without_wait(scope, word, fence=ptx.fence_sys, exchange=near._sync_flags):
 @pytest.mark.parametrize("mistake", [one_flag, without_fence, without_wait])
 def test_lines_and_flags_of_collectives_are_delayed(heap, monkeypatch, mistake):
     """Halves of a line come one by one, and flags before data: an alltoall with the mistake planted goes wrong, small or large."""
-    monkeypatch.setattr(near, "await_line" if mistake is one_flag else "_sync_flags", mistake)
+    monkeypatch.setattr(*(lines, "await_line") if mistake is one_flag else (channel, "sync_flags"), mistake)
     alltoall = simulator.overload(pgas.alltoall_warp, movement.alltoall(scope.WARP), None)  # compiled anew, with the mistake
 
     @pgas.jit
@@ -283,3 +282,44 @@ def test_lines_and_flags_of_collectives_are_delayed(heap, monkeypatch, mistake):
             launch_together(rounds, 1, WARP, dest, source, wrong)
         found.append(sum(pgas.allgather_object(int(wrong.copy_to_host()[0]))) > 0)
     assert found == [mistake is one_flag, mistake is not one_flag], f"with seed {os.environ['PGAS_SIM_WEAK']}"
+
+
+def ones_by_one_flag():
+    """lines.ones(), with the mistake that it looks at one of a line's two flags."""
+    return lines._of_members(
+        lambda at, step: ptx.ld_line(at), lambda line, flag: line[1] ^ flag, lambda line: u64(line[0]) | u64(line[2]) << u64(32), 1
+    )
+
+
+@pytest.mark.skipif(THROUGH_NIC or N < 3, reason="slices as lines are of p2p and three members")
+@pytest.mark.parametrize("correct", [True, False])
+def test_slices_as_lines_are_delayed(heap, monkeypatch, correct):
+    """A broadcast and a reduction of slices are right, and go wrong if they take a half of a line for all of it."""
+    if not correct:
+        monkeypatch.setattr(lines, "ones", ones_by_one_flag)
+    for made in (near.broadcast, slices.broadcast, slices.reduce, slices._through_lines):
+        made.cache_clear()
+    broadcast = simulator.overload(pgas.broadcast_block, movement.broadcast(scope.BLOCK), None)
+    reduce = simulator.overload(pgas.reduce_block, reductions.reduce(scope.BLOCK), None)
+
+    @pgas.jit
+    def rounds(dest, source, wrong):
+        t, n, me = cuda.threadIdx.x, pgas.n_pes(), pgas.my_pe()
+        for r in range(3):
+            for i in range(t, source.size, WARP):
+                source[i] = (r * 7 + i + me) << 40
+            broadcast(pgas.TEAM_WORLD, dest, source, r % n)
+            for i in range(t, dest.size, WARP):
+                if dest[i] != (r * 7 + i + r % n) << 40:
+                    cuda.atomic.add(wrong, 0, 1)
+            reduce(pgas.TEAM_WORLD, dest, source, pgas.SUM)
+            for i in range(t, dest.size, WARP):
+                if dest[i] != (n * (r * 7 + i) + n * (n - 1) // 2) << 40:
+                    cuda.atomic.add(wrong, 1, 1)
+
+    dest, source, wrong = heap.zeros(LL_BYTES // 8 + 5, np.int64), heap.zeros(LL_BYTES // 8 + 5, np.int64), heap.zeros(2, np.int64)
+    launch_together(rounds, 1, WARP, dest, source, wrong)
+    found = np.sum(pgas.allgather_object(wrong.copy_to_host()), axis=0)
+    for made in (near.broadcast, slices.broadcast, slices.reduce, slices._through_lines):
+        made.cache_clear()
+    assert (found == 0).all() if correct else (found > 0).all(), f"{found} with seed {os.environ['PGAS_SIM_WEAK']}"
