@@ -33,14 +33,14 @@ def epoch_of(team, number=0):
 
 
 def begin_at(team, epoch, number=0):
-    """Set the epoch of a channel's last collective, and fill staging with lines of the first two epochs after the wrap. Collective."""
+    """Set the epoch of a channel's last collective, and fill staging with lines of the next two epochs and of epoch 0. Collective."""
     memory, (base, size, staging) = runtime.current().memory, channel_of(team, number)
     pgas.barrier_all()
     memory.write(base + layout.EPOCH, struct.pack("<QQ", epoch, 0))
     half = (size - staging) // 2
     for i in range(2):
         line = struct.pack("<4I", 0xDEAD, 2 + i, 0xBEEF, 2 + i)
-        memory.write(base + staging + i * half, line * (half // len(line)))
+        memory.write(base + staging + i * half, (line + bytes(len(line))) * (half // len(line) // 2))
     pgas.barrier_all()
 
 
@@ -58,8 +58,8 @@ def test_epochs_that_wrap(heap, before):
 
 @pytest.mark.parametrize("name", ["team_sync", "barrier", "broadcast", "reduce", "exscan", "alltoall"])
 def test_the_collective_in_which_an_epoch_wraps(heap, me, n, name):
-    """Each kind of collective, small and large, in one round and in several. Each has a new team, as flags of rows only grow."""
-    for size, before in itertools.product((1, LL_BYTES), (1, 2)):
+    """Each kind of collective, small, in slices, and large, also in several rounds. Each has a new team, as flags of rows only grow."""
+    for size, before in itertools.product((1, LL_BYTES // 4, LL_BYTES), (1, 2)):
         team = pgas.team_create(range(n))
         begin_at(team, WRAP - before)
         dest, source = heap.zeros(size * n, np.int32), heap.full(size * n, 1 + me, np.int32)

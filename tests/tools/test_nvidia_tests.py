@@ -76,6 +76,7 @@ IN_A_FILE = {
 }
 
 
+@pytest.mark.slow  # of a tool
 def test_a_clone(tmp_path):
     found, said = ran(tmp_path, "--together")
     assert found == IN_A_FILE
