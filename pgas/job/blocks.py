@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 
 #: As long as each part of a message fits into staging (PGAS_LL_BYTES), more blocks take less time than the flags of a large message.
-_THROUGH_STAGING = ((0, 1), (4 << 10, 4), (16 << 10, 8), (32 << 10, 16), (64 << 10, 32), (128 << 10, 64))
+_THROUGH_STAGING = ((0, 1), (4 << 10, 4), (16 << 10, 8), (32 << 10, 16), (64 << 10, 32))
 _EXCHANGED = ((0, 1), (512, 4), (2 << 10, 16), (8 << 10, 32), (256 << 10, 64))
 
 #: By collective, pairs of a number of bytes and the number of blocks of a call that moves more bytes between two members. These bytes are
 #: those of source in broadcast, fcollect, and reduce, and those of a member's part in alltoall and reducescatter. Measured with
-#: ``python -m pgas.perftests.tune`` and ``coll_on_stream``, on four H100, 2026-11-26 and -27, and on two H200, 2026-11-27.
+#: ``python -m pgas.perftests.tune`` and ``coll_on_stream`` on four H100, 2026-11-26 and -27, and on two H200, 2026-11-27.
 TABLE = {
     "alltoall": _EXCHANGED,
-    "broadcast": _THROUGH_STAGING,
+    "broadcast": (*_THROUGH_STAGING, (128 << 10, 64), (1 << 20, 32)),
     "fcollect": _EXCHANGED,
-    "reduce": _THROUGH_STAGING,
-    "reducescatter": (*_THROUGH_STAGING, (256 << 10, 32)),
+    "reduce": (*_THROUGH_STAGING, (2 << 20, 64)),
+    "reducescatter": (*_THROUGH_STAGING, (128 << 10, 64), (256 << 10, 32)),
 }
 
 
