@@ -216,11 +216,11 @@ class Job(Collective):
     def _interrupt(self) -> None:
         self.health.interrupt()
 
-    def hurry(self, status: int) -> None:
-        """Limit the host's waits to a grace period from now: the program has ended with an exit status."""
-        ended = f"program ended with exit status {status}"
-        self._remark = f" as its {ended}"
-        self.health.limit(GRACE_S, f"the {ended}, and the job did not within {GRACE_S:g} s")
+    def note_end_of_program(self, status: int) -> None:
+        self._remark, self._is_failing = " because its program ended", bool(status)
+        if status:
+            self._remark += f" with exit status {status}"
+            self.health.limit(GRACE_S, f"the program ended with exit status {status}, and the job did not within {GRACE_S:g} s")
 
     # ------------------------------------------------------------------------------------------------------------------- memory
 

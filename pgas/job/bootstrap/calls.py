@@ -28,7 +28,8 @@ class Collective:
     #: The processes of the PEs, after the first exchange.
     processes: Sequence[Process] = ()
     _made: str  #: the current collective call
-    _remark = ""  #: why this PE makes a call that others do not expect
+    _remark = ""  #: why this PE makes a call that others may not expect
+    _is_failing = False  #: whether it is because its program has failed
     _patience_s: float | None = None  #: seconds until a wait is reported
     _due = _polled = math.inf
 
@@ -134,19 +135,19 @@ class Collective:
         if failure is not None:
             value = ": ".join([type(failure).__name__, *str(failure).strip().splitlines()[:1]])
         with self.making(call):
-            met = self.exchange((call, self._remark, failure is not None, value))
+            met = self.exchange((call, self._remark, self._is_failing, failure is not None, value))
         if failure is not None:
             raise failure
-        for pe, (made, _, failed, what) in enumerate(met):
+        for pe, (made, _, _, failed, what) in enumerate(met):
             if failed:
                 raise of_another(error(f"PE {pe} failed in {self._shown(made)}: {what}"))
-        calls = [made for made, _, _, _ in met]
+        calls = [made for made, _, _, _, _ in met]
         if len(set(calls)) > 1:
             other = next(pe for pe, c in enumerate(calls) if c != calls[0])
             here, there = (f"PE {pe} called {self._shown(calls[pe])}{met[pe][1]}" for pe in (0, other))
             disagreement = error(f"PEs disagree in a collective call: {here}, {there}")
-            raise of_another(disagreement) if not self._remark and any(remark for _, remark, _, _ in met) else disagreement
-        return [what for _, _, _, what in met]
+            raise of_another(disagreement) if not self._is_failing and any(failing for _, _, failing, _, _ in met) else disagreement
+        return [what for _, _, _, _, what in met]
 
     def together(self, call: str, step: Callable[[], Any], error: type[Exception] = BootstrapError) -> tuple[Any, list[Any]]:
         """Take a step of a call, then agree(), even if the step fails here. Return its result. Collective. Raises like agree()."""

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from pgas.base import liveness
 from pgas.base.agreement import of_another
@@ -122,7 +122,7 @@ class MPIBootstrap:
         alike = (self._mpi.IDENT, self._mpi.CONGRUENT)
         return isinstance(comm, self._mpi.Intracomm) and self._mpi.Comm.Compare(self._comm, comm) in alike
 
-    def abort(self, status: int) -> None:
+    def abort(self, status: int) -> NoReturn:
         """End all processes of MPI_COMM_WORLD, because other PEs may wait in kernels for this one."""
         # SIGALRM kills this process if MPI waits for an mpirun that is gone, or CUDA's exit handlers for a kernel that never ends.
         signal.setitimer(signal.ITIMER_REAL, _ABORT_S)
@@ -131,6 +131,8 @@ class MPIBootstrap:
         with contextlib.suppress(OSError), open(os.devnull, "w") as nobody:
             os.dup2(nobody.fileno(), 2)  # To suppress MPICH's message about MPI_Abort, because the reason has already been printed.
         self._mpi.COMM_WORLD.Abort(status)
+        time.sleep(_ABORT_S)  # MPICH's Abort returns, and mpirun ends this process a moment later; meanwhile it must not call finalize().
+        os._exit(status)
 
     @property
     def last_call(self) -> str:

@@ -6,7 +6,7 @@ store (store.Store): those of ``python -m pgas.run``, torchrun, and srun, and th
 
 import os
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from pgas.base import plain
 from pgas.base.errors import BootstrapError
@@ -40,7 +40,7 @@ class Bootstrap(Protocol):
     def is_of(self, comm: Any) -> bool:
         """Whether the job's PEs are the processes of an mpi4py communicator, in its order."""
 
-    def abort(self, status: int) -> None:
+    def abort(self, status: int) -> NoReturn:
         """End all processes of the job."""
 
     def hearing(self) -> tuple[int, Callable[[], tuple[str, str] | None]] | None:
@@ -80,7 +80,7 @@ class SingleBootstrap:
     def is_of(self, comm: Any) -> bool:
         return getattr(comm, "size", None) == 1
 
-    def abort(self, status: int) -> None:
+    def abort(self, status: int) -> NoReturn:
         flush()
         os._exit(status)
 

@@ -15,7 +15,7 @@ import socket
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from pgas.base import liveness
 from pgas.base.agreement import of_another
@@ -342,7 +342,7 @@ class Store:
         """Whether job and comm both consist of only this process. Other communicators cannot be compared with a store's job."""
         return self.size == 1 and getattr(comm, "size", None) == 1
 
-    def abort(self, status: int) -> None:
+    def abort(self, status: int) -> NoReturn:
         """End this process. The store notifies the others, and the launcher receives the status."""
         flush()
         os._exit(status)

@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from pgas.base import liveness
 from pgas.base.errors import PgasError
@@ -35,8 +35,8 @@ class Ends(Protocol):
     bootstrap: Bootstrap
     health: Health
 
-    def hurry(self, status: int) -> None:
-        """Limit the host's waits: the program has ended with an exit status."""
+    def note_end_of_program(self, status: int) -> None:
+        """Tell the other PEs, in further calls, that the program has ended, and limit the host's waits if its exit status is not 0."""
 
     def close(self, *, report_leaks: bool) -> None:
         """Finalize. Collective."""
@@ -112,7 +112,7 @@ def _uncaught() -> BaseException | None:
     return error if ended else None
 
 
-def end_all(bootstrap: Bootstrap, explain: Callable[[], None], *, after: bool, grace_s: float = GRACE_S, status: int = 1) -> None:
+def end_all(bootstrap: Bootstrap, explain: Callable[[], None], *, after: bool, grace_s: float = GRACE_S, status: int = 1) -> NoReturn:
     """End the job; print why, unless another process on this node does. The job does not end before one has printed it.
 
     Args:
@@ -174,8 +174,7 @@ def _finalize(job: Ends) -> None:
     try:
         if job.health.broken:
             raise PgasError("the program is ending after an error, without having called pgas.finalize()")
-        if status:
-            job.hurry(status)
+        job.note_end_of_program(status)
         job.close(report_leaks=False)
     except (Exception, KeyboardInterrupt) as error:
         text = f"PE {bootstrap.rank}: {str(error) or type(error).__name__}, ending the job"
