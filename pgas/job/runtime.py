@@ -387,7 +387,7 @@ class Job(Collective):
             self.exchange(None)  # So that no PE ends while another still watches it.
             self.local.clear()
             if self.nic is not None:
-                self.nic.destroy()
+                self.nic.leave()
         except BaseException as error:
             self._leave(error)  # Otherwise, the others would wait for this PE.
             raise

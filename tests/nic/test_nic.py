@@ -297,6 +297,7 @@ def test_trace(job):
     ):
         assert re.search(wanted, ended.err), f"{wanted}\n{ended}"
     assert re.search(r"RDMA_WRITE[^\n]*\n000: 00000008 ", ended.err), ended  # opmod 0, index 0, opcode 8
+    assert "DESTROY" not in ended.err, ended  # finalize() leaves the card, which destroys all objects of the PEs together
 
 
 @pytest.mark.parametrize("first", [jobs.also(2**16 - 3), 2**32 - 3])

@@ -180,7 +180,9 @@ def test_a_peer_that_does_not_answer(run):
     """The peer lives, but its queue pairs are gone: the retries are exceeded."""
     text = """
 if me == 1:
-    nic.destroy()
+    nic.stop()
+    for qp in nic.qps:
+        qp.destroy()
 pgas.allgather_object(me)
 if me == 0:
     attempt(put[1, 1], dest, source, right)

@@ -676,3 +676,15 @@ def test_a_stopped_engine_is_an_internal_error():
     key = objects.register_mr(0, 0x1000, 4096, pdn, 0)
     outbox = firmware.execute(0, commands.build(Command.DESTROY_MKEY, mkey_index=key >> 8), 16)
     assert fields.decode(commands.OUTPUT, outbox) == {"status": Status.INT_ERR, "syndrome": Why.ENGINE}
+
+
+def test_pes_leave_together_in_one_grace_period():
+    card, waits = Tables(), []
+    card.wait_for_engine = lambda: waits.append(1)
+    objects = Objects(card, HostMemory())
+    for pe in range(8):
+        objects.share(pe, 4096 * (pe + 1), 4096)
+        objects.register_mr(pe, 4096 * (pe + 1), 4096, objects.alloc_pd(pe), 0)
+    Firmware(card, objects).leave(set(range(1, 8)))
+    assert len(waits) == 1
+    assert {key.pe for key in objects.keys.values()} == objects.segments.keys() == {0}

@@ -80,7 +80,7 @@ class NIC(ABC):
     #: Process id of the software NIC, 0 if there is none.
     process: int = 0
 
-    #: Queue pairs by queue number: those to PE 0, then to PE 1, and so on. Each has a ``qpn``, ``reset()``, and ``destroy()``.
+    #: Queue pairs by queue number: those to PE 0, then to PE 1, and so on. Each has a ``qpn`` and ``reset()``.
     qps: list[Any]
 
     def __init__(self, part: Part) -> None:
@@ -318,15 +318,11 @@ class NIC(ABC):
     def stop(self) -> None:  # noqa: B027  # only some NICs have a thread
         """Stop the thread that serves kernels, if there is one. Further calls do nothing."""
 
-    def destroy(self) -> None:
-        """Destroy the queue pairs. No PE may use them anymore."""
-        self.stop()
-        for qp in self.qps:
-            qp.destroy()
-        self.qps = []
+    def leave(self) -> None:
+        """Note that all PEs are about to close the NIC, and that no PE uses it anymore."""
         self._orderly = True
 
     def close(self) -> None:
-        """Release the NIC. Further calls do nothing."""
+        """Release the NIC and all its objects. Further calls do nothing."""
         self.stop()
         self._made.close()

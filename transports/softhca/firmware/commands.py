@@ -5,7 +5,7 @@ and belong to the calling PE), and states. A refused command does not change any
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from pgas.transports.mlx5 import commands, fields
@@ -123,10 +123,10 @@ class Firmware:
             self.observe(pe, opcode, inbox, outbox, source, target)
         return outbox
 
-    def leave(self, pe: int) -> None:
-        """Destroy all objects of a PE; afterwards the engine does not access its memory."""
-        self.queues.leave(pe)
-        self.objects.leave(pe)
+    def leave(self, pes: Set[int]) -> None:
+        """Destroy all objects of some PEs; afterwards the engine does not access their memory."""
+        self.queues.leave(pes)
+        self.objects.leave(pes)
 
     # ------------------------------------------------------------------------------------------------------------ capabilities
 

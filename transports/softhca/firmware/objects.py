@@ -3,7 +3,7 @@
 Every object belongs to one PE and does not exist for the others. An object that is in use by another one cannot be destroyed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from pgas.transports.memory.protocol import Memory
@@ -299,16 +299,17 @@ class Objects:
             raise RequestRefused(f"memory region {key:#x} is in use by {users} object(s): destroy them first")
         self.remove_keys([key])
 
-    def leave(self, pe: int) -> None:
-        """Forget all objects of a PE whose QPs and CQs have been destroyed."""
-        self.remove_keys([key for key, entry in self.keys.items() if entry.pe == pe])
+    def leave(self, pes: Set[int]) -> None:
+        """Forget all objects of some PEs, whose QPs and CQs have been destroyed."""
+        self.remove_keys([key for key, entry in self.keys.items() if entry.pe in pes])
         for objects in (self.pds, self.umems, self.borrowed):
-            for number in [n for n, entry in objects.items() if entry.pe == pe]:  # type: ignore[attr-defined]
+            for number in [n for n, entry in objects.items() if entry.pe in pes]:  # type: ignore[attr-defined]
                 del objects[number]  # type: ignore[attr-defined]
-        for page in [n for n, entry in self.uars.items() if entry.pe == pe]:
+        for page in [n for n, entry in self.uars.items() if entry.pe in pes]:
             del self.uars[page]
             self._uar_pages.free.append(page)
-        self.segments.pop(pe, None)
+        for pe in pes:
+            self.segments.pop(pe, None)
 
 
 def _signed(value: int) -> int:

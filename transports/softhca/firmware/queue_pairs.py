@@ -1,7 +1,7 @@
 """Commands on CQs and QPs: creation, the state machine, and destruction."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -331,10 +331,10 @@ class QueuePairs:
                 qp.uar.qpns.remove(qpn)
             _release(qp.uses)
 
-    def leave(self, pe: int) -> None:
-        """Destroy all QPs and CQs of a PE."""
-        self.destroy_qps([qpn for qpn, qp in self.qps.items() if qp.pe == pe])
-        for cqn in [cqn for cqn, cq in self.cqs.items() if cq.pe == pe]:
+    def leave(self, pes: Set[int]) -> None:
+        """Destroy all QPs and CQs of some PEs."""
+        self.destroy_qps([qpn for qpn, qp in self.qps.items() if qp.pe in pes])
+        for cqn in [cqn for cqn, cq in self.cqs.items() if cq.pe in pes]:
             self._drop_cq(cqn)
 
 

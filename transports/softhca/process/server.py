@@ -79,17 +79,19 @@ class Server:
             for end in self._ends:
                 selector.register(end, selectors.EVENT_READ, None)
             while not self._over():
+                gone = []
                 for key, _ in selector.select(_TRACE_INTERVAL_S if self._card.tracing else _CHECK_INTERVAL_S):
                     if key.data is None:
                         return  # because the parent has ended, or has closed the control socket
                     if isinstance(key.data, Connection):
                         if not self._serve(key.data):
                             selector.unregister(key.data.socket)
-                            self._leave(key.data)
+                            gone.append(key.data)
                     else:
                         connection = key.data()
                         if connection is not None:
                             selector.register(connection.socket, selectors.EVENT_READ, connection)
+                self._leave(gone)
                 self._card.engine.check()
                 if self._trace_to_stderr:
                     for entry in self._card.take_trace():
@@ -130,11 +132,14 @@ class Server:
                 os.close(fd)
         return True
 
-    def _leave(self, connection: Connection) -> None:
-        connection.socket.close()
-        if connection.pe is not None:
-            del self._connections[connection.pe]
-            self._card.firmware.leave(connection.pe)
+    def _leave(self, gone: list[Connection]) -> None:
+        """Forget connections that have ended, and destroy the objects of their PEs together."""
+        for connection in gone:
+            connection.socket.close()
+        if pes := {connection.pe: connection for connection in gone if connection.pe is not None}:
+            self._card.firmware.leave(pes.keys())
+        for pe, connection in pes.items():
+            del self._connections[pe]
             if connection.memory is not None:
                 for loan in connection.borrowed.values():
                     connection.memory.give_back(*loan)
