@@ -27,6 +27,9 @@ _ORDERLY_S = 0.1
 #: First argument of a process that reports a long wait in MPI_Finalize. By it, such processes find each other in /proc.
 AT_END = "at-end"
 
+#: Seconds in which a process that has begun to end, and has closed its files, ends.
+_ENDING_S = 1.0
+
 #: Seconds between calls of the function that reads news of other nodes, which also detects that no more news can come.
 _LISTEN_S = 1.0
 
@@ -102,11 +105,14 @@ class _Deaths:
     """A wait for the end of any of some processes.
 
     Linux closes a process's sockets before it reports the end of the process. On a busy machine a launcher may notice the closed sockets
-    and kill the other PEs before that report; then the end of one of these may be reported first.
+    and kill the other PEs before that report, and the end of one of these may be reported first. Therefore, a PE also holds a pipe open
+    that Linux closes together with its sockets: the first PE to die is the one whose pipe was closed first.
     """
 
     def __init__(self, wakeup: int, news: tuple[int, Callable[[], tuple[str, str] | None]] | None = None) -> None:
         self._pidfds: dict[int, tuple[str, int]] = {}
+        self._pipes: dict[int, int] = {}  #: pidfd of the process that holds a pipe, by the pipe
+        self._ending: list[int] = []  #: pidfds of processes whose pipe is closed, in order
         self._news = -1 if news is None else news[0]
         self._read = None if news is None else news[1]
         self._epoll = select.epoll()  # Reports events in the order in which they occur.
@@ -115,18 +121,27 @@ class _Deaths:
             self._epoll.register(self._news, select.EPOLLIN)
         self.ignore = self._epoll.unregister
 
-    def add(self, who: str, pid: int) -> None:
+    def add(self, who: str, pid: int, pipe: int = -1) -> None:
+        """Add a process. pipe: the reading end of a pipe that it holds open."""
         pidfd = os.pidfd_open(pid)
         self._pidfds[pidfd] = who, pid
+        if pipe >= 0:
+            self._pipes[pipe] = pidfd
+            self._epoll.register(pipe, select.EPOLLIN)
         self._epoll.register(pidfd, select.EPOLLIN)
 
     def first(self) -> tuple[str, int, str] | None:
         """Wait, and return name, pid, and fate of the first process that ended, or None if the wakeup can be read. The pid is 0 in news."""
         while True:
             fd = next((fd for fd, _ in self._epoll.poll(_LISTEN_S if self._read else None, maxevents=1)), self._news)
+            if fd in self._pipes:
+                self._epoll.unregister(fd)
+                self._ending.append(self._pipes.pop(fd))
+                continue
             if fd in self._pidfds:
-                who, pid = self._pidfds[fd]
-                return who, pid, fate(pid, fd)
+                first = next((pidfd for pidfd in self._ending if pidfd == fd or select.select([pidfd], [], [], _ENDING_S)[0]), fd)
+                who, pid = self._pidfds[first]
+                return who, pid, fate(pid, first)
             if fd != self._news:
                 return None
             if self._read is not None and (told := self._read()) is not None:
@@ -260,9 +275,9 @@ def _be_watcher(word: LastWord, rest: str) -> None:
         *lines, unread = (unread + read).split(b"\n")
         gone = []
         for line in lines:
-            pid, _, who = line.decode().partition(" ")
+            pid, pipe, who = line.decode().split(" ", 2)
             try:
-                deaths.add(who, int(pid))
+                deaths.add(who, int(pid), int(pipe))
             except ProcessLookupError:
                 gone.append(f"{who} (process {pid})")
         if gone:  # They ended before this process started, so which one was the first is unknown.

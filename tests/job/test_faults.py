@@ -170,18 +170,19 @@ def says_once(ended, *deaths):
     ("how", "death"), [("kernel", "os.kill(os.getpid(), 9)"), pytest.param("barrier", "os._exit(0)", marks=pytest.mark.slow)]
 )
 def test_dead_pe(real_job, how, death):
-    """mpirun notices, and kills the others at once.
-
-    On a busy machine Hydra may kill PE 0 before PE 1, whose sockets are closed, has quite ended; then PE 0 is named (liveness._Deaths).
-    """
-    program = INIT + f"say('process', me, os.getpid())\nif me == 1:\n    time.sleep(0.2)\n    {death}\nwait({how!r}, word)\n"
-    for _ in range(3):
-        ended = real_job(program)
-        if not re.search(r"PE 0 \(process \d+\) was killed by signal 9", ended.err):
-            break
+    """mpirun notices, and kills the others at once."""
+    ended = real_job(INIT + f"say('process', me, os.getpid())\nif me == 1:\n    time.sleep(0.2)\n    {death}\nwait({how!r}, word)\n")
     pid = re.search(r"process 1 (\d+)", ended.out)
     says_once(ended, rf"PE 1 \(process {pid[1]}\) {FATES[death]}")
     assert ended.seconds < jobs.SOON
+
+
+@of_mpirun
+def test_the_pe_that_began_to_end_first_is_named(real_job):
+    """PE 1 has closed its pipe, as a process does that is killed, when PE 0 is killed; Hydra then kills PE 1."""
+    text = "if me == 1:\n    os.close(pgas.job.runtime.current().health.detector._pipe)\npgas.barrier_all()\n"
+    ended = real_job("import pgas.job.runtime\n" + INIT + text + "if me == 0:\n    os.kill(os.getpid(), 9)\ntime.sleep(60)\n")
+    says_once(ended, r"PE 1 \(process \d+\) " + FATES["os.kill(os.getpid(), 9)"])
 
 
 @pytest.mark.slow  # on a busy machine Hydra may hear nobody any more when the watcher speaks

@@ -16,6 +16,7 @@ from pgas.base.liveness import LastWord, Watch
 from pgas.job.bootstrap import processes
 from pgas.job.health import detector, ending
 from pgas.job.health.detector import Watcher
+from pgas.job.health.health import Health
 
 UNKNOWN = "ended without pgas.finalize()"
 
@@ -89,6 +90,25 @@ def test_the_first_to_die_is_told():
     for process in processes:
         process.wait()
         process.stdin.close()
+
+
+@pytest.mark.parametrize(("kills_itself", "named"), [(True, "PE 1"), (False, "PE 0")])
+def test_the_first_to_close_its_files_is_the_first_to_die(sleeper, monkeypatch, kills_itself, named):
+    """The launcher notices that PE 1 closes its sockets, and kills PE 0, whose end is reported first. A PE may also only close files."""
+    monkeypatch.setattr(liveness, "_ENDING_S", 5 if kills_itself else 0.1)
+    (stdin, stop), (pipe, held) = os.pipe(), os.pipe()
+    killed, dying = sleeper(), sleeper()
+    deaths = liveness._Deaths(stdin)
+    deaths.add("PE 0", killed.pid)
+    deaths.add("PE 1", dying.pid, pipe)
+    os.close(held)
+    killed.kill()
+    if kills_itself:
+        threading.Timer(0.2, dying.kill).start()
+    assert deaths.first()[0] == named
+    deaths.close()
+    for fd in (stdin, stop, pipe):
+        os.close(fd)
 
 
 def test_one_of_several_processes_reports():
@@ -181,7 +201,7 @@ def test_a_watch_can_be_extended_and_stopped(sleeper):
 
 def two_machines(pid, fds):
     """A job whose PE 0, on this machine, is another process, and whose PE 2 is on another machine."""
-    answers = [[(pid, fds), None, None], [True, False, True]]
+    answers = [[(pid, fds), None, None], [(True, -1), (False, -1), (True, -1)]]
     return SimpleNamespace(
         bootstrap=SimpleNamespace(rank=1, size=3, hearing=lambda: None),
         processes=[processes.Process("here", pid, 0), processes.Process("here", os.getpid(), 0), processes.Process("there", 1, 0)],
@@ -255,3 +275,14 @@ def test_a_job_whose_reporter_was_killed():
 
 def test_codes_of_system_exit():
     assert [ending.status_of(code) for code in (None, 0, False, 3, "words", [])] == [0, 0, 0, 3, 1, 1]
+
+
+@pytest.mark.parametrize("death", [None, "PE 1 was killed"])
+def test_a_failure_after_a_death_follows_from_it(monkeypatch, death):
+    """Whatever the error is: the process that died is the first, and its end is reported."""
+    health, ends = Health(), []
+    if death is not None:
+        health.lose(death)
+    monkeypatch.setattr(ending, "end_all", lambda bootstrap, explain, *, after: ends.append(after))
+    ending._fail(SimpleNamespace(size=2), SimpleNamespace(health=health), ConnectionResetError(), lambda: None)
+    assert ends == [death is not None]

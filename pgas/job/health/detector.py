@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pgas.base import liveness
 from pgas.base.launcher import LAUNCHED, read_launched
@@ -43,18 +43,19 @@ class Watcher:
     Args:
         word: the right to print, which it takes first.
         rest: the end of the message, after name and fate of the process.
+        pipes: reading ends of pipes that some of the processes hold open.
     """
 
-    def __init__(self, word: LastWord, rest: str) -> None:
+    def __init__(self, word: LastWord, rest: str, pipes: Iterable[int] = ()) -> None:
         self._word = word
         command = [sys.executable, "-I", "-S", liveness.__file__, rest, *map(str, word.fds)]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=word.fds, start_new_session=True, bufsize=0
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=(*word.fds, *pipes), start_new_session=True, bufsize=0
         )
 
-    def add(self, who: str, pid: int) -> None:
+    def add(self, who: str, pid: int, pipe: int = -1) -> None:
         with contextlib.suppress(BrokenPipeError):  # It has printed and ended.
-            self._process.stdin.write(f"{pid} {who}\n".encode())  # type: ignore[union-attr]
+            self._process.stdin.write(f"{pid} {pipe} {who}\n".encode())  # type: ignore[union-attr]
 
     def stop(self) -> None:
         """End the process, but let it print if it has taken the word. Further calls do nothing."""
@@ -71,6 +72,7 @@ class FailureDetector:
     def __init__(self) -> None:
         self._watch: Watch | None = None
         self._watcher: Watcher | None = None
+        self._pipe = -1  #: the end of a pipe that this process holds open; its watcher has the other end (liveness._Deaths)
         self.watches = False  #: whether there is any other process
 
     def begin(self, job: Collective, lost: Callable[[str], None]) -> None:
@@ -80,6 +82,13 @@ class FailureDetector:
             job: job whose PEs have made their first exchange.
             lost: function called once, in a thread, with the message about the first process that ended.
         """
+        (read, self._pipe), _ = job.together(_INIT, os.pipe)
+        try:
+            self._begin(job, lost, read)
+        finally:
+            os.close(read)  # The watcher has it.
+
+    def _begin(self, job: Collective, lost: Callable[[str], None], pipe: int) -> None:
         global _word, _here
         bootstrap, processes = job.bootstrap, job.processes
         me, nodes = bootstrap.rank, {process.node for process in processes}
@@ -92,7 +101,7 @@ class FailureDetector:
         word = made
         with contextlib.suppress(OSError):
             word = made or LastWord(makers[first])
-        shared = job.exchange(word is not None)
+        shared, ends = zip(*job.exchange((word is not None, pipe)), strict=True)
         if _word is not None:
             _word.close()
         _word = word or LastWord()
@@ -109,9 +118,11 @@ class FailureDetector:
 
             self._watch = Watch(others, tell, bootstrap.hearing())
             if me == first and bootstrap.size > 1 and all(shared[pe] for pe in here):
-                self._watcher = Watcher(word, rest)
+                with contextlib.ExitStack() as opened:
+                    pipes = {pid: _opened(pid, ends[pe], opened) for pe, pid in _here.items()}
+                    self._watcher = Watcher(word, rest, pipes.values())
                 for who, pid in watched:
-                    self._watcher.add(who, pid)
+                    self._watcher.add(who, pid, pipes.get(pid, -1))
 
         job.together(_INIT, start)
 
@@ -126,6 +137,16 @@ class FailureDetector:
         for watch in (self._watcher, self._watch):
             if watch is not None:
                 watch.stop()
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+
+def _opened(pid: int, fd: int, opened: contextlib.ExitStack) -> int:
+    """Return a descriptor of the pipe that another process of the node has open as fd, until opened ends."""
+    pipe = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)
+    opened.callback(os.close, pipe)
+    return pipe
 
 
 def _inherited_word() -> LastWord | None:

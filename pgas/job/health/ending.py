@@ -98,7 +98,8 @@ def _fail(bootstrap: Bootstrap, job: Ends | None, error: BaseException, show: Ca
         show()
         say(f"PE {bootstrap.rank} failed ({type(error).__name__}), ending the job")
 
-    end_all(bootstrap, explain, after=_is_of_another(error) or (job is not None and job.health.death_behind(error) is not None))
+    followed = job is not None and (job.health.death_behind(error) or job.health.lost) is not None
+    end_all(bootstrap, explain, after=followed or _is_of_another(error))
 
 
 def _uncaught() -> BaseException | None:
