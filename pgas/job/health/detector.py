@@ -120,7 +120,7 @@ class FailureDetector:
             if me == first and bootstrap.size > 1 and all(shared[pe] for pe in here):
                 with contextlib.ExitStack() as opened:
                     pipes = {pid: _opened(pid, ends[pe], opened) for pe, pid in _here.items()}
-                    self._watcher = Watcher(word, rest, pipes.values())
+                    self._watcher = Watcher(word, rest, [pipe for pipe in pipes.values() if pipe >= 0])
                 for who, pid in watched:
                     self._watcher.add(who, pid, pipes.get(pid, -1))
 
@@ -143,8 +143,11 @@ class FailureDetector:
 
 
 def _opened(pid: int, fd: int, opened: contextlib.ExitStack) -> int:
-    """Return a descriptor of the pipe that another process of the node has open as fd, until opened ends."""
-    pipe = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)
+    """Return a descriptor of the pipe that another process of the node has open as fd, until opened ends; -1 if /proc does not allow it."""
+    try:
+        pipe = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return -1
     opened.callback(os.close, pipe)
     return pipe
 
