@@ -9,7 +9,7 @@ from pgas.kernels.collectives import far, near, sizes
 from pgas.kernels.collectives.channel import channel_of
 from pgas.kernels.collectives.comparison import compared, word_of
 from pgas.kernels.collectives.strategy import Strategy
-from pgas.kernels.compiler import address_of, constant, device, element_size, numpy_dtype, types, u32, u64
+from pgas.kernels.compiler import address_of, constant, device, element_size, numpy_dtype, types, u64
 from pgas.kernels.ops import operands
 from pgas.kernels.ops.team import is_near, rank_of, size_of
 from pgas.kernels.paths import transport
@@ -23,9 +23,8 @@ _0, _DEST, _SOURCE = constant(0), constant(operation.SYMMETRIC), constant(operat
 _MISFIT, _NO_SUCH_PART = constant(kind_of("misfit")), constant(kind_of("no such part"))
 _NO_MULTIPLE, _IN_PLACE = constant(kind_of("no multiple")), constant(kind_of("in place"))
 
-#: Parts of a message begin at multiples of this number of bytes, so that a part is aligned like the whole.
-_GRAIN = constant(128)
-_1, _SHORT = constant(1), constant((1 << 32) - 1)
+_SHORT = constant((1 << 32) - 1)
+_share_of = device(sizes.share_of)
 
 
 def by_strategy(make: Callable[[Strategy], Any]) -> Any:
@@ -153,7 +152,7 @@ def by_sizes(plain: str) -> Callable[[str, int], Any]:
 def dividing(name: str, part: Any) -> Any:
     """Make ``divide(nbytes, part)``: return the offset and the number of bytes of a part of nbytes; without a part, 0 and nbytes.
 
-    A part that does not exist has no bytes, and poisons the state. Parts are as long as each other, except for the last ones.
+    A part that does not exist has no bytes, and poisons the state.
     """
     if operands.is_none(part):
 
@@ -173,10 +172,7 @@ def dividing(name: str, part: Any) -> Any:
         if i >= k or k > _SHORT:
             state.fail(_NO_SUCH_PART, op, u64(state.my_pe()), _0, i, k, _0)
             return _0, _0
-        grains = (nbytes + _GRAIN - _1) // _GRAIN + k - _1
-        share = (u64(u32(grains) // u32(k)) if grains <= _SHORT else grains // k) * _GRAIN  # 64-bit division takes 0.1 us
-        first = min(i * share, nbytes)
-        return first, min(share, nbytes - first)
+        return _share_of(nbytes, i, k)
 
     return divide
 

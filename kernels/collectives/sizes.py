@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from pgas.kernels.compiler import constant, u32, u64
 
 _0, _1, _SHORT = constant(0), constant(1), constant((1 << 32) - 1)
+#: Parts of a message begin at multiples of this number of bytes, so that a part is aligned like the whole.
+_GRAIN = constant(128)
 
 
 def _of_source(n, dest, source):
@@ -18,6 +20,14 @@ def _of_source(n, dest, source):
 
 def _share_of_source(n, dest, source):
     return u64(u32(source) // u32(n)) if source <= _SHORT else source // n  # 64-bit division takes 0.1 us
+
+
+def share_of(nbytes, i, k):
+    """Return the offset and the number of bytes of part i of k. Parts are as long as each other, except for the last ones."""
+    grains = (nbytes + _GRAIN - _1) // _GRAIN + k - _1
+    share = (u64(u32(grains) // u32(k)) if grains <= _SHORT else grains // k) * _GRAIN  # 64-bit division takes 0.1 us
+    first = min(i * share, nbytes)
+    return first, min(share, nbytes - first)
 
 
 def _if_any(same, n, me, dest, source):
