@@ -17,7 +17,7 @@ if not _launcher.is_launcher():  # A command that only starts programs takes 0.1
     from pgas.api import *  # noqa: F403
     from pgas.api import __all__ as __all__
 
-    if _folder := _config.read("PGAS_CHECK"):
+    if _config.read("PGAS_CHECK"):
         from pgas.check import start as _start
 
-        _start(_folder)
+        _start()

@@ -27,6 +27,7 @@ from pgas.perftests.programs import soak
 from pgas.perftests.programs.draw import DTYPES, GROUP, draw, shape
 from pgas.perftests.programs.operation import Operation, Program, line
 from pgas.perftests.programs.oracle import Fault
+from pgas.perftests.programs.rules import SMALL
 from pgas.perftests.programs.shrink import Numbered, legal, shrunk
 from pgas.perftests.programs.trial import Trial
 
@@ -53,7 +54,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     if arguments.transport is not None:
         os.environ["PGAS_TRANSPORT"] = arguments.transport
     os.environ.setdefault("PGAS_CHANNELS", str(2 * GROUP))  # Two per team for every program.
-    os.environ.setdefault("PGAS_LL_BYTES", "256")  # Because regions are small, and some messages should be large.
+    os.environ.setdefault("PGAS_LL_BYTES", str(SMALL) if arguments.order else "256")  # Because regions are small.
     try:
         job = pgas.init()
     except pgas.TransportError as error:  # It is raised on all PEs.

@@ -83,15 +83,7 @@ def drawn(seed: int, group: int, n_pes: int) -> list[Program]:
     if shape_.threads < ops.LANES:
         ends = (PhaseEnd.BARRIER_BLOCK if end == PhaseEnd.BARRIER_WARP else end for end in shape_.ends)
         shape_ = shape_._replace(ends=tuple(ends))
-    return [_without_races(draw(seed, number, n_pes, shape_)) for number in range(group * GROUP, (group + 1) * GROUP)]
-
-
-def _without_races(program: Program) -> Program:
-    """Return a program without operations that rely on small messages of collectives."""
-    while found := races(program.shape, program.operations):
-        o = program.operations
-        program = program._replace(operations=o[: found[0].second] + o[found[0].second + 1 :])
-    return program
+    return [draw(seed, number, n_pes, shape_) for number in range(group * GROUP, (group + 1) * GROUP)]
 
 
 def without_one(program: Program) -> Iterator[OrderCase]:

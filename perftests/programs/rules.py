@@ -27,8 +27,8 @@ READ, WRITE, WORD = range(3)
 DONE, PENDING, SOURCE, SENT = range(4)
 
 
-#: Number of bytes from one member to another that go through team memory regardless of PGAS_LL_BYTES.
-_SMALL = 64
+#: Number of bytes from one member to another that go through team memory, whatever PGAS_LL_BYTES is.
+SMALL = 64
 
 
 class _Touch(NamedTuple):
@@ -72,7 +72,7 @@ class Rules:
         Args:
             values: values of signal words, by PE and location, unless they are SIGNAL_BEGIN; updated by admit().
             races: receives accesses that are not ordered, which then are no reason to reject an operation. Answers of waits and tests may
-                be undefined, because they do not race with signals, and small messages of collectives are like large ones.
+                be undefined, because they do not race with signals.
         """
         self._shape, self._races = shape, races
         self._accesses: list[_Access] = []
@@ -93,8 +93,7 @@ class Rules:
             if answered is None and self._races is None:
                 return False
             seen = [access for word in answered or () for access in self._carried.get((o.pe, word), [])]
-        small = _SMALL if self._races is None else 0
-        touches = list(_touches(o, size) if o.team < 0 else _of_members(o, size, self._shape, small))
+        touches = list(_touches(o, size) if o.team < 0 else _of_members(o, size, self._shape))
         if self._races is not None:
             touches = [] if o.kind in _LOOKS else [_as_word(o, touch) for touch in touches if touch.lo < touch.hi]
         if any(_overlap(a, b) and (a.mode, b.mode) != (READ, READ) for i, a in enumerate(touches) for b in touches[:i]):
@@ -260,12 +259,8 @@ def _overlap(a: _Touch, b: _Touch) -> bool:
     return a.pe == b.pe and a.lo < b.hi and b.lo < a.hi
 
 
-def _of_members(o: Operation, size: int, shape: Shape, small: int) -> Iterator[_Touch]:
-    """Yield the accesses of a collective. A channel is a byte before the region, which the collective writes.
-
-    Args:
-        small: number of bytes from one member to another up to which only a member's own call writes its dest.
-    """
+def _of_members(o: Operation, size: int, shape: Shape) -> Iterator[_Touch]:
+    """Yield the accesses of a collective. A channel is a byte before the region, which the collective writes."""
     members, place = shape.teams[o.team], 2 * o.team + o.channel
     written, read = o.nelems * o.dst_stride * size, o.nelems * o.src_stride * size
     for pe in members:
@@ -273,7 +268,7 @@ def _of_members(o: Operation, size: int, shape: Shape, small: int) -> Iterator[_
         if o.kind not in ops.MEETINGS:
             if o.dest != o.source or o.kind not in ops.IN_PLACE:
                 yield _Touch(pe, o.source, o.source + read, READ, DONE, by=(pe,))
-            yield _Touch(pe, o.dest, o.dest + written, WRITE, DONE, by=(pe,) if o.nelems * size <= small or o.kind in _SCANS else members)
+            yield _Touch(pe, o.dest, o.dest + written, WRITE, DONE, by=(pe,) if o.nelems * size <= SMALL or o.kind in _SCANS else members)
 
 
 def _as_word(o: Operation, touch: _Touch) -> _Touch:

@@ -203,7 +203,8 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
     """Launch a kernel on all PEs. Its blocks may wait for each other and for the kernels of other PEs. Collective.
 
     All blocks of the grid run concurrently (a cooperative launch), so a block may wait for any other. Plain launches give no such
-    guarantee: a block may wait for one that never starts. NVSHMEM: nvshmemx_collective_launch.
+    guarantee: a block may wait for one that never starts. The PEs compare their calls, but a launch is not a barrier: call barrier_all()
+    before it if kernels of other PEs access what this host has written. NVSHMEM: nvshmemx_collective_launch.
 
     Args:
         kernel: a kernel made by @pgas.jit or @cuda.jit.

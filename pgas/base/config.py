@@ -335,8 +335,11 @@ VARIABLES: dict[str, Variable] = {
             "form of the hang report that every PE prints when a wait reaches PGAS_TIMEOUT and on SIGUSR1: text, json (one line), or "
             "off", "choice"),
         Variable("PGAS_SIM_WEAK", _seed, "", "simulator: delay and reorder remote stores, seeded by this integer", "seed"),
-        Variable("PGAS_CHECK", str, "",
-            "simulator: folder into which each PE writes what it does, for the order checker; python -m pgas.check sets it", "folder"),
+        Variable("PGAS_CHECK", _words("order"), "",
+            "simulator: order: at the end of the program, or with pytest of each test, report accesses that nothing orders", "words"),
+        Variable("PGAS_CHECK_LOGS", str, "",
+            "simulator: with PGAS_CHECK=order, folder into which each PE writes what it does, without a report; python -m pgas.check sets "
+            "it", "folder"),
         Variable("PGAS_IBGDA_NUM_RC_PER_PE", _integer_or_auto(1, 64), "auto",
             "number of queue pairs from each PE to each PE (including itself), 1 to 64; auto: 2, or 1 if the software NIC has too few for "
             "2", "integer"),

@@ -2,20 +2,25 @@
 
 import os
 
+from pgas.base import config
 from pgas.base.errors import PgasError
 from pgas.kernels.compiler import cpu
 
 
-def start(folder: str) -> None:
-    """Record this process from now on into a folder (PGAS_CHECK).
+def start() -> None:
+    """Record this process from now on, for PGAS_CHECK=order.
 
     Raises:
-        PgasError: if kernels run on a GPU, or folder does not name a folder.
+        PgasError: if kernels run on a GPU, or PGAS_CHECK_LOGS does not name a folder.
     """
     if cpu is None:  # Kernels run on GPUs.
-        raise PgasError("PGAS_CHECK works in the simulator only: also set NUMBA_ENABLE_CUDASIM=1, or run python -m pgas.check")
-    if not os.path.isdir(folder):
-        raise PgasError(f"PGAS_CHECK must name a folder, which {folder!r} is not; python -m pgas.check makes one")
-    from pgas.check.record import install
+        raise PgasError("PGAS_CHECK=order works in the simulator only: also set NUMBA_ENABLE_CUDASIM=1, or run python -m pgas.check")
+    from pgas.check import record, verdict
 
-    install(folder)
+    folder = config.read("PGAS_CHECK_LOGS")
+    if not folder:
+        verdict.install()
+    elif os.path.isdir(folder):
+        record.install(folder)
+    else:
+        raise PgasError(f"PGAS_CHECK_LOGS must name a folder, which {folder!r} is not; python -m pgas.check makes one")

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except OSError as error:
             parser.error(f"argument --json: {asked.json}: {error.strerror}")
     with tempfile.TemporaryDirectory(prefix="pgas-check-") as folder:
-        os.environ.update(PGAS_CHECK=folder, NUMBA_ENABLE_CUDASIM="1")
+        os.environ.update(PGAS_CHECK="order", PGAS_CHECK_LOGS=folder, NUMBA_ENABLE_CUDASIM="1")
         status = os.spawnv(os.P_WAIT, sys.executable, interpreter.command("pgas.run", "-n", str(asked.n), asked.program, *asked.args))
         from pgas.check.log import merged
         from pgas.check.order import Order

@@ -1,17 +1,20 @@
 """The operations of pgas as events: which memory a call reads and writes, when, and what it orders. By name without scope, in CALLS."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pgas.check import log
+from pgas.check.collectives import staging
 from pgas.check.log import ADD, ATOMIC_ADD, ATOMIC_OTHER, ATOMIC_SET, PLAIN, SET
-from pgas.kernels import layout, window
-from pgas.kernels.codes import Comparison, SignalOp
+from pgas.kernels import layout, state, window
+from pgas.kernels.codes import Comparison, Reduction, SignalOp
+from pgas.kernels.collectives import sizes
 from pgas.kernels.compiler import simulator
 from pgas.kernels.ops.lock import owner
+from pgas.kernels.ops.sync import holds
 from pgas.sim import mem, watch
 from pgas.sim.arrays import LocalArray, SharedArray, ndarray_of
 
@@ -166,15 +169,30 @@ def _nothing(call: WatchedCall) -> None:
 def _found(call: WatchedCall, name: str, idx: Any, value: Any) -> None:
     """Note that a wait or test of an element has succeeded."""
     addr, nbytes = call.element(name, idx)
-    found = mem.load(addr, nbytes)
-    call.tell(log.ACQUIRED, addr, nbytes, int(call.given["cmp"]), int(value) & (1 << 8 * nbytes) - 1, found)
+    found, comparison, wanted = mem.load(addr, nbytes), int(call.given["cmp"]), int(value) & (1 << 8 * nbytes) - 1
+    if holds(found, comparison, wanted) or mem.load(layout.POISON, 8) == state.SOUND:  # Otherwise it ends because of an error.
+        call.tell(log.ACQUIRED, addr, nbytes, comparison, wanted, found)
+
+
+def _waits(call: WatchedCall, name: str, wanted: Iterable[tuple[Any, Any]]) -> None:
+    """Note that a wait for elements (idx, value) begins, unless it ends immediately."""
+    words = []
+    for idx, value in wanted:
+        addr, nbytes = call.element(name, idx)
+        words.append((addr, nbytes, mem.load(addr, nbytes), int(value) & (1 << 8 * nbytes) - 1))
+    comparison, every = int(call.given["cmp"]), "any" not in call.name and "some" not in call.name
+    if not (all if every else any)(holds(found, comparison, value) for _, _, found, value in words):
+        call.recorder.log.add(log.WAITS, call.thread, call.site, comparison, every, tuple(words))
 
 
 def _waited(name: str) -> _Kind:
+    def begin(call: WatchedCall) -> None:
+        _waits(call, name, [(call.given["idx"], call.given["value"])])
+
     def end(call: WatchedCall, result: Any) -> None:
         _found(call, name, call.given["idx"], call.given["value"])
 
-    return _Kind(_nothing, end)
+    return _Kind(begin, end)
 
 
 def _tested(call: WatchedCall, result: Any) -> None:
@@ -190,17 +208,24 @@ def _signal_fetched(call: WatchedCall, result: Any) -> None:
 def _several(which: Callable[[WatchedCall, Any, Sequence[int]], Sequence[int]]) -> _Kind:
     """Note a wait or test of several elements. which: function that returns those that are known to satisfy the condition."""
 
-    def end(call: WatchedCall, result: Any) -> None:
+    def asked(call: WatchedCall) -> dict[int, Any]:
         given = call.given
-        ivars = given["ivars"]
-        count = ndarray_of(ivars).size if given["nelems"] is None else int(given["nelems"])
+        count = ndarray_of(given["ivars"]).size if given["nelems"] is None else int(given["nelems"])
         status = None if given["status"] is None else ndarray_of(given["status"])
-        asked = [i for i in range(count) if status is None or not status[i]]
         values = given.get("values")
-        for i in which(call, result, asked):
-            _found(call, "ivars", int(i), given["value"] if values is None else ndarray_of(values)[i])
+        indices = (i for i in range(count) if status is None or not status[i])
+        return {i: given["value"] if values is None else ndarray_of(values)[i] for i in indices}
 
-    return _Kind(_nothing, end)
+    def begin(call: WatchedCall) -> None:
+        if call.name.startswith("wait"):
+            _waits(call, "ivars", asked(call).items())
+
+    def end(call: WatchedCall, result: Any) -> None:
+        values = asked(call)
+        for i in which(call, result, list(values)):
+            _found(call, "ivars", int(i), values[int(i)])
+
+    return _Kind(begin, end)
 
 
 def _all(call: WatchedCall, result: Any, asked: Sequence[int]) -> Sequence[int]:
@@ -238,11 +263,12 @@ def _clear_lock(call: WatchedCall) -> None:
 
 
 def _collective(call: WatchedCall) -> tuple[Any, tuple[int, ...]]:
-    """Return the group in which calls of members match, and the members."""
+    """Return the group in which calls of members match, and the members; none of a team that does not exist."""
     if "team" not in call.given:
         return "all", tuple(range(call.recorder.job.n_pes))
     team = int(call.given["team"])
-    pes = call.recorder.job.teams.find(team).pes
+    record = call.recorder.job.teams.records.get(team)
+    pes = () if record is None else record.pes
     channel = int(call.given["channel"])
     if channel < 0:  # A channel of the host; calls match whatever they are.
         channel = layout.HOST_CHANNEL + (channel - layout.HOST_CHANNEL) % layout.MAX_HOST_CHANNELS
@@ -251,13 +277,19 @@ def _collective(call: WatchedCall) -> tuple[Any, tuple[int, ...]]:
 
 def _enter(call: WatchedCall) -> None:
     group, members = _collective(call)
-    given = call.given
+    given, part, root = call.given, call.given.get("part"), int(call.given.get("root") or 0)
+    if root >= len(members) or (part is not None and not 0 <= part[0] < part[1]):  # The call fails.
+        return
     dest = call.span("dest") if "dest" in given else (0, 0)
     source = call.span("source") if "source" in given else (0, 0)
-    op = given.get("op")
-    what = (call.name, None if op is None else str(op), None if "dest" not in given else ndarray_of(given["dest"]).dtype.str)
-    root = given.get("root")
-    part = None if given.get("part") is None else tuple(map(int, given["part"]))
+    what = [call.name]
+    if "dest" in given:
+        to, origin = ndarray_of(given["dest"]), ndarray_of(given["source"])
+        what.append(str(to.dtype))
+        if (rules := sizes.of(call.name)).known:
+            what.append(f"{int(rules.moved(len(members), to.size, origin.size))} elements")
+    what += [Reduction(given["op"]).name] if "op" in given else []
+    what += [f"{name}={given[name]}" for name in ("root", "part") if given.get(name) is not None]
     rows = None
     if call.name == "alltoallv":
         size = ndarray_of(given["dest"]).dtype.itemsize
@@ -265,7 +297,9 @@ def _enter(call: WatchedCall) -> None:
             [int(n) * size for n in ndarray_of(given[name])[: len(members)]]
             for name in ("dest_displs", "dest_counts", "source_displs", "source_counts")
         )
-    call.tell(log.ENTER, group, what, members, *dest, *source, None if root is None else int(root), part, rows)
+    limit = staging(call.name, together=call.width > 0)
+    part = part and tuple(map(int, part))
+    call.tell(log.ENTER, group, tuple(what), members, *dest, *source, root if "root" in given else None, part, rows, limit)
 
 
 def _left(call: WatchedCall, result: Any) -> None:

@@ -13,6 +13,8 @@ import heapq
 import mmap
 import os
 import pickle
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -24,7 +26,7 @@ Event = tuple[Any, ...]
 (
     JOB,  # n_pes
     SITE,  # number, file, line, column, function, text
-    MADE,  # address, nbytes, site, shape, dtype: a symmetric array
+    MADE,  # address, nbytes, site, shape, itemsize: a symmetric array
     LAUNCH,  # launch, first thread, threads of a block, blocks, stream, name, site
     ENDED,  # launch
     MET,  # first thread of the block, threads or None for all: in a barrier of the block or a warp operation
@@ -35,16 +37,17 @@ Event = tuple[Any, ...]
     GET,  # turn, thread, site, pe, dest, source, nbytes of an element, elements, strides, nbi, threads
     UPDATE,  # turn, thread, site, pe, address, nbytes, kind, value, fetches, value before that if an add: an atomic or a signal
     ACQUIRED,  # turn, thread, site, address, nbytes, comparison or None, value, found: a wait or test has succeeded, a lock is set
+    WAITS,  # thread, site, comparison, whether for all, (address, nbytes, value found, wanted) of each word: not satisfied immediately
     FETCHED,  # turn, thread, site, address: an atomic has returned a value
     ORDER,  # turn, thread, site, what, pe: fence, quiet, quiet_pe, flush
-    ENTER,  # turn, thread, site, group, what, members, dest, nbytes, source, nbytes, root, part, rows: of alltoallv, in bytes
+    ENTER,  # turn, thread, site, group, what, members, dest, nbytes, source, nbytes, root, part, rows: of alltoallv, in bytes, staged bytes
     LEFT,  # turn, thread, whole warp or block, site, group
     WAITED,  # stream or None: the host has waited for kernels
     MEETS, HAS_MET,  # turn: the host exchanges values with all PEs
     COMPLETED,  # turn: the host has completed the operations of all kernels
     RECORDED,  # event, stream
     AWAITED,  # event, stream, or None for the host
-) = range(26)  # fmt: skip
+) = range(27)  # fmt: skip
 
 #: Kinds of UPDATE: of a word by p or a small put, by a signal that sets, by a signal that adds, and by atomics.
 PLAIN, SET, ADD, ATOMIC_SET, ATOMIC_ADD, ATOMIC_OTHER = range(6)
@@ -58,15 +61,23 @@ SHARED, PRIVATE = 1 << 62, 1 << 61
 #: Number of events that are written together.
 _BATCH = 4096
 
+#: Interval in which events are written, in seconds.
+_PAUSE_S = 0.5
+
 _COUNTER = "counter"
 
 
 class Log:
     """The events of this process, on their way to a file in a folder that all PEs of the job share."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
         self._file: IO[bytes] | None = None
+        self._address = 0
+        self._events: list[Event] = []
+        self._writing = threading.Lock()
+
+    def open(self, folder: Path, pe: int) -> None:
+        """Begin the log of a PE in a folder that exists."""
         fd = os.open(folder / _COUNTER, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.ftruncate(fd, mmap.PAGESIZE)
@@ -74,11 +85,14 @@ class Log:
         finally:
             os.close(fd)
         self._address = ctypes.addressof(ctypes.c_uint64.from_buffer(self._counter))
-        self._events: list[Event] = []
+        self._file = open(folder / f"{pe}.log", "ab")  # noqa: SIM115
+        threading.Thread(target=self._keep, daemon=True).start()
 
-    def open(self, pe: int) -> None:
-        """Begin the log of a PE."""
-        self._file = open(self._folder / f"{pe}.log", "ab")  # noqa: SIM115
+    def _keep(self) -> None:
+        """Write what there is from time to time, so that a log has what happened before its process is killed."""
+        while self._file is not None:
+            time.sleep(_PAUSE_S)
+            self.flush()
 
     def turn(self) -> int:
         """Take the next turn among all PEs."""
@@ -92,10 +106,19 @@ class Log:
 
     def flush(self) -> None:
         """Write the events of this process to its file."""
-        if self._file is not None and self._events:
-            pickle.dump(self._events, self._file, pickle.HIGHEST_PROTOCOL)
-            self._file.flush()
-            self._events = []
+        with self._writing:
+            if self._file is not None and (events := self._events[:]):
+                self._file.write(pickle.dumps(events, pickle.HIGHEST_PROTOCOL))
+                self._file.flush()
+                del self._events[: len(events)]
+
+    def close(self) -> None:
+        """Write the rest. Later events are of no log."""
+        self.flush()
+        with self._writing:
+            if self._file is not None:
+                self._file.close()
+            self._file = None
 
 
 def merged(folder: Path) -> Iterator[tuple[int, Event]]:
@@ -126,5 +149,5 @@ def _read(path: Path) -> Iterable[Event]:
         while True:
             try:
                 yield from pickle.load(file)
-            except EOFError:
+            except (EOFError, pickle.UnpicklingError):  # The second: the process was killed.
                 return

@@ -1,7 +1,7 @@
 """Happens-before of a job, computed from the logs of its PEs by the rules of docs/memory-model.md, and the accesses that it leaves open."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
@@ -36,7 +36,6 @@ _NUMBER = (1 << PE_SHIFT) - 1
 #: Bits of numbers that stand for all threads of a warp, named by its first thread, or of a block.
 _WARP_BIT, _BLOCK_BIT = 1 << 38, 1 << 39
 
-_SCANS = ("inscan", "exscan")  #: A member does not wait for those after it.
 _COMPLETING, _PLAIN_BARRIERS = ("barrier_all", "barrier"), ("sync_all", "team_sync")
 
 
@@ -166,6 +165,7 @@ class Order:
         self._atomics: dict[int, words.CudaAtomics] = {}
         self._meetings: dict[Any, _Meeting] = {}
         self._exchanges: dict[int, dict[int, Knowledge]] = {}
+        self._waits: dict[tuple[int, int], tuple[Any, ...]] = {}  #: by thread, its last wait, if that has not ended
         self._split: dict[tuple[int, int], tuple[Clock, tuple[Clock, Clock]]] = {}
         self._tick = 0
         self._handlers: dict[int, Callable[..., None]] = {
@@ -173,6 +173,7 @@ class Order:
             log.GRID: self._grid, log.LOAD: self._load, log.STORE: self._store, log.SAME: partial(self._store, same=True),
             log.ATOMIC: self._cuda_atomic, log.FENCE: self._cuda_fence, log.COMPLETED: self._completed, log.JOB: lambda pe, n: None,
             log.PUT: self._put, log.GET: self._get, log.UPDATE: self._update, log.ACQUIRED: self._acquired, log.FETCHED: self._fetched,
+            log.WAITS: lambda pe, thread, *wait: self._waits.__setitem__((pe, thread), wait),
             log.ORDER: self._order, log.ENTER: self._enter, log.LEFT: self._left, log.WAITED: self._waited, log.MEETS: self._meets,
             log.HAS_MET: self._has_met, log.RECORDED: self._recorded, log.AWAITED: self._event_awaited,
         }  # fmt: skip
@@ -181,6 +182,8 @@ class Order:
         """Take the events of a job in an order in which releases precede what they released."""
         for pe, event in events:
             self._handlers[event[0]](pe, *event[1:])
+        for (pe, _), wait in self._waits.items():
+            self._never(pe, *wait)
 
     def site(self, access: MemoryAccess) -> SourceLine:
         """Return the line of the program that made an access."""
@@ -262,8 +265,8 @@ class Order:
     def _site(self, pe: int, number: int, *told: Any) -> None:
         self._pe(pe).sites[number] = SourceLine(*told)
 
-    def _made(self, pe: int, addr: int, nbytes: int, site: int, shape: tuple[int, ...], dtype: str) -> None:
-        self.findings.made(_of_slot(addr), nbytes, shape, dtype, self._pe(pe).sites[site])
+    def _made(self, pe: int, addr: int, nbytes: int, site: int, shape: tuple[int, ...], itemsize: int) -> None:
+        self.findings.made(_of_slot(addr), nbytes, shape, itemsize, self._pe(pe).sites[site])
         if nbytes:
             self._resets(addr, nbytes)
 
@@ -278,6 +281,9 @@ class Order:
         of_pe = self._pe(pe)
         launch = of_pe.kernel
         blocks = launch.blocks.values()
+        for block in blocks:
+            if block.together:
+                self._met(pe, block.first & _NUMBER, None)
         state = joined([launch.state, *(b.state for b in blocks), *(t.state for b in blocks for t in b.threads.values())])
         first = launch.first | pe << PE_SHIFT
         known = lambda clock: clock.with_launch(launch.lane, launch.number, first, launch.nthreads * launch.nblocks)  # noqa: E731
@@ -303,13 +309,11 @@ class Order:
             known = lambda clock: clock.with_block(block.first, block.phase, block.first, block.count)  # noqa: E731
             block.state = state.map(known, "happened", "visible")
             if block.together:
-                threads = list(block.threads.values())
+                threads = block.threads
                 if len(threads) == block.count:
-                    block.state = _all_know(block.state, threads, block.first | _BLOCK_BIT)
-                for leader in range(block.first, block.first + block.count, WARP_SIZE):
-                    warp = [thread for thread in threads if 0 <= thread.number - leader < WARP_SIZE]
-                    if len(warp) == min(WARP_SIZE, block.first + block.count - leader):
-                        block.state = _all_know(block.state, warp, _of_warp(leader))
+                    block.state = _all_know(block.state, list(threads.values()), block.first | _BLOCK_BIT)
+                for warp in _whole_warps(block, threads):
+                    block.state = _all_know(block.state, [threads[number] for number in warp], _of_warp(warp.start))
             waiting = {n: t.pending for n, t in block.threads.items() if t.pending is not None}
             block.phase += 1
             self._tick += 1
@@ -321,14 +325,14 @@ class Order:
             for number, pending in waiting.items():
                 block.threads[number] = Thread(number, block, block.state, self._tick, pending)
             return
-        threads = [self._thread(pe, number) for number in numbers]
-        state = joined([thread.passed() for thread in threads])
-        leaders = {_of_warp(number | pe << PE_SHIFT): self._tick for number in numbers if (number - first) % WARP_SIZE == 0}
-        state = state.map(lambda clock: Clock(clock.launches, clock.blocks, clock.threads | leaders), "happened")
-        for leader in leaders if block.together else ():
-            warp = [thread for thread in threads if 0 <= thread.number - (leader ^ _WARP_BIT) < WARP_SIZE]
-            state = _all_know(state, warp, leader)
-        for thread in threads:
+        threads = {number | pe << PE_SHIFT: self._thread(pe, number) for number in numbers}
+        state = joined([thread.passed() for thread in threads.values()])
+        warps = list(_whole_warps(block, threads))
+        called = {_of_warp(warp.start): self._tick for warp in warps}
+        state = state.map(lambda clock: Clock(clock.launches, clock.blocks, clock.threads | called), "happened")
+        for warp in warps if block.together else ():
+            state = _all_know(state, [threads[number] for number in warp], _of_warp(warp.start))
+        for thread in threads.values():
             thread.state = state
             self._ticks(thread)
 
@@ -486,6 +490,7 @@ class Order:
         self, pe: int, turn: int, number: int, site: int, addr: int, nbytes: int, comparison: int | None, value: int, found: int
     ) -> None:
         thread = self._thread(pe, number)
+        self._waits.pop((pe, number), None)
         self._takes_pending(thread)
         self.findings.awaited(addr)
         word = self._words.get(addr)
@@ -504,6 +509,18 @@ class Order:
                 self.findings.saw_put(thread.now(), writer)
         self.findings.saw(thread.now(), told, site)
         self._learns(thread, told)
+
+    def _never(self, pe: int, site: int, comparison: int, every: bool, wanted: tuple[tuple[int, int, int, int], ...]) -> None:
+        """Report a wait that has not ended if no write that was made could end it."""
+        never = []
+        for addr, nbytes, found, value in wanted:
+            self.findings.awaited(addr)
+            by_kernel = any((w.kind == WRITE and w.epoch.launch > 0) or "put" in w.what for w in self._memory.writers(addr))
+            updates = self.findings.updates(addr)
+            if not by_kernel and words.can_hold(updates, updates[0].before if updates else found, nbytes, comparison, value) is False:
+                never.append((addr, found, value, updates))
+        if never and (every or len(never) == len(wanted)):
+            self.findings.never(self._pe(pe).sites[site], pe, comparison, *never[0])
 
     @staticmethod
     def _takes_pending(thread: Thread) -> None:
@@ -549,7 +566,8 @@ class Order:
     def _quiet(self, thread: Thread, to: int | None) -> None:
         """Complete the operations of a thread, and those of this PE that happen before: to one PE, or to all (None)."""
         issued, pe = self._issued(thread), thread.pe
-        self._fence(thread)
+        if to is None:
+            self._fence(thread)
         s = thread.state
         arrived = dict(s.arrived)
         for target in self._pes if to is None else (to, memory.gets_from(to)):
@@ -563,7 +581,7 @@ class Order:
 
     def _enter(
         self, pe: int, turn: int, number: int, site: int, group: Any, what: tuple[Any, ...], members: tuple[int, ...], dest: int,
-        dest_bytes: int, source: int, source_bytes: int, root: int | None, part: tuple[int, int] | None, rows: Any,
+        dest_bytes: int, source: int, source_bytes: int, root: int | None, part: tuple[int, int] | None, rows: Any, limit: int,
     ) -> None:  # fmt: skip
         thread, of_pe = self._thread(pe, number), self._pe(pe)
         last = of_pe.meetings.get(group)
@@ -592,13 +610,23 @@ class Order:
             access = MemoryAccess(READ, came.epoch, site, f"is read by {what[0]}", call=call)
             for offset, nbytes in collectives.read(what[0], came.operands, len(members)):
                 self._touch_for(came.state, access, source + offset, nbytes)
-        if what[0] in _SCANS:
-            self._moves(meeting, call, (pe,))
+        if collectives.is_staged(what[0], came.operands, len(members), limit):
+            self._receives(meeting, call, pe)
         elif meeting.root == pe or (meeting.root is None and len(meeting.came) == len(members)):
             self._moves(meeting, call, members if meeting.root is None else (meeting.root,))
 
+    def _receives(self, meeting: _Meeting, call: Any, pe: int) -> None:
+        """Note the stores of a member to its own dest, of messages that go through staging."""
+        name, (group, members, count) = meeting.what[0], call
+        came, me = meeting.came[pe], members.index(pe)
+        writers = range(len(members)) if meeting.root is None else (members.index(meeting.root),)
+        access = MemoryAccess(REMOTE, came.epoch, came.site, f"is written by {name}", pe, "", (group, members, pe, pe), count, call)
+        for writer in writers:
+            for offset, nbytes in collectives.written(name, writer, me, [came.operands] * len(members)):
+                self._touch_for(came.state, access, came.operands.dest + offset, nbytes)
+
     def _moves(self, meeting: _Meeting, call: Any, writers: tuple[int, ...]) -> None:
-        """Note the stores of a collective: members write the dest of every member, in scans only their own."""
+        """Note the stores of members to the dest of every member."""
         name, (group, members, count) = meeting.what[0], call
         operands = {pe: came.operands for pe, came in meeting.came.items()}
         for writer in writers:
@@ -622,9 +650,11 @@ class Order:
 
     def _left(self, pe: int, turn: int, number: int, width: int, site: int, group: Any) -> None:
         of_pe, thread = self._pe(pe), self._thread(pe, number)
-        meeting = of_pe.meetings[group]
+        meeting = of_pe.meetings.get(group)
+        if meeting is None:  # The call has failed.
+            return
         told = Knowledge()
-        members = meeting.members[: meeting.members.index(pe) + 1] if meeting.what[0] in _SCANS else meeting.members
+        members = meeting.members[: meeting.members.index(pe) + 1] if meeting.what[0] in collectives.SCANS else meeting.members
         for member, came in meeting.came.items():
             if member in members and (meeting.root in (None, member) or member == pe):
                 told = told | came.told | Knowledge(updates={(group, meeting.members, member, pe): meeting.number})  # type: ignore[dict-item]
@@ -698,6 +728,15 @@ def _of_all(thread: Thread, width: int) -> Epoch:
         return epoch
     thread.block.together = True
     return replace(epoch, thread=_of_warp(epoch.thread) if width == WARP_SIZE else epoch.thread | _BLOCK_BIT)
+
+
+def _whole_warps(block: _Block, threads: Container[int]) -> Iterator[range]:
+    """Yield the numbers of the threads of each warp all of whose threads are among these."""
+    last = block.first + block.count
+    for leader in range(block.first, last, WARP_SIZE):
+        warp = range(leader, min(leader + WARP_SIZE, last))
+        if all(number in threads for number in warp):
+            yield warp
 
 
 def _all_know(state: Knowledge, threads: list[Thread], all_of_them: int) -> Knowledge:

@@ -4,10 +4,11 @@ import atexit
 import linecache
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from pgas.base.tracebacks import OF_PGAS
 from pgas.check import log
@@ -21,16 +22,34 @@ from pgas.kernels.compiler.binding import HOST_FORMS
 from pgas.sim import engine, mem, watch
 from pgas.sim.scheduler import WARP_SIZE, Block, Launch, SimThread, Worker
 
+_exchange = runtime.Job.exchange
+
 #: Position of the block's number in addresses of shared memory.
 _BLOCK_SHIFT = 64
 
 
-class Recorder:
-    """The watcher of this process. One kernel runs at a time."""
+class LogPart(NamedTuple):
+    """The log of this PE of what a job does between two restarts."""
 
-    def __init__(self, folder: Path) -> None:
-        self.log = log.Log(folder)
+    folder: Path
+    pe: int
+    n_pes: int
+
+
+class Recorder:
+    """The watcher of this process. One kernel runs at a time.
+
+    Args:
+        folder: where all PEs write their logs; None: each job makes a folder, with one for each part.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.log = log.Log()
+        self.parts: list[LogPart] = []  #: what this process has logged in folders of jobs, since the last restart
         self.job: runtime.Job | None = None
+        self.folders: list[Path] = []  #: of jobs
+        self._folder = folder
+        self._number = 0
         self._launches, self._next_thread = 0, 1  # Thread 0 is the host.
         self._first = 0
         self._threads_of_block = 1
@@ -42,13 +61,21 @@ class Recorder:
         self._returned: dict[tuple[Block, int], bool] = {}
         self._window = range(window.BASE, window.BASE + (1 << 46))
 
-    def restart(self, folder: Path) -> None:
-        """Write to another folder from now on, like another process: the next job begins a log there."""
-        self.log.flush()
-        self.log, self.job = log.Log(folder), None
+    def restart(self, folder: Path | None = None) -> None:
+        """Begin another log from now on, like another process. If jobs make the folders, all PEs must call it."""
+        self.log.close()
+        self.log, self._folder, self.job = log.Log(), folder, None
+        self.parts.clear()
+        self._number += 1
         self._launches, self._next_thread = 0, 1
         self._sites.clear()
         self._kept.clear()
+
+    def joins(self, job: runtime.Job) -> None:
+        """Agree with the other PEs of a job on its folder. Collective."""
+        if self._folder is None:
+            made = tempfile.mkdtemp(prefix="pgas-order-") if job.my_pe == 0 else None
+            self.folders.append(Path(_exchange(job, made)[0]))
 
     # Kernels
 
@@ -66,6 +93,7 @@ class Recorder:
         self._entering.clear()
         self._returned.clear()
         self.log.add(log.ENDED, self._launches)
+        self.log.flush()  # If the launch has failed, the process may be about to end.
 
     def threads_synced(self, block: Block, threads: Any, *, whole: bool) -> None:
         first = self._first + block.linear * self._threads_of_block
@@ -132,11 +160,18 @@ class Recorder:
 
     def begin(self) -> None:
         """Open the log when the job is there."""
-        if self.job is not (job := runtime.current()):
-            if self.job is None:
-                self.log.open(job.my_pe)
-                self.log.add(log.JOB, job.n_pes)
-            self.job = job
+        if self.job is (job := runtime.current()):
+            return
+        if self.job is None or self._folder is None:
+            folder = self._folder
+            if folder is None:
+                folder = self.folders[-1] / str(self._number)
+                folder.mkdir(exist_ok=True)
+                self.parts.append(LogPart(folder, job.my_pe, job.n_pes))
+            self.log.close()
+            self.log.open(folder, job.my_pe)
+            self.log.add(log.JOB, job.n_pes)
+        self.job = job
 
     def stream(self, stream: Any) -> Any:
         """Return the number of a stream: 0 for the default stream."""
@@ -210,16 +245,18 @@ def _source(code: CodeType, at: int) -> tuple[int, int, str, str]:
     return line, left, code.co_qualname, text.encode()[left:right].decode()
 
 
-def install(folder: str | os.PathLike[str]) -> Recorder:
-    """Record this process from now on into a folder that exists."""
-    recorder = Recorder(Path(folder))
+def install(folder: str | os.PathLike[str] | None) -> Recorder:
+    """Record this process from now on into a folder that exists, or that the PEs of the first job make."""
+    recorder = Recorder(None if folder is None else Path(folder))
+    if runtime.active():
+        recorder.joins(runtime.current())
     watch.install(recorder)
     simulator.tap = recorder.call
     _of_job(recorder)
     watch.host_elements(SymmetricArray, recorder)
     for name in ("put_nbi", "get_nbi", "put_signal_nbi"):
         HOST_FORMS[name] = _non_blocking(recorder, HOST_FORMS[name])
-    atexit.register(lambda: recorder.log.flush())
+    atexit.register(lambda: recorder.log.close())
     return recorder
 
 
@@ -234,9 +271,18 @@ def _non_blocking(recorder: Recorder, form: Callable[..., Any]) -> Callable[...,
     return call
 
 
+def _is_launch(value: Any) -> bool:
+    """Whether a value is exchanged by pgas.launch(): see Collective.agree()."""
+    return type(value) is tuple and bool(value) and str(value[0]).startswith("pgas.launch(")
+
+
 def _of_job(recorder: Recorder) -> None:
     """Note the host's waits and exchanges."""
-    synchronize, complete, exchange, allocate = (getattr(runtime.Job, n) for n in ("synchronize", "complete", "exchange", "allocate"))
+    synchronize, complete, allocate, start = (getattr(runtime.Job, n) for n in ("synchronize", "complete", "allocate", "__init__"))
+
+    def starting(job: Any, *args: Any, **kwargs: Any) -> None:
+        start(job, *args, **kwargs)
+        recorder.joins(job)
 
     def synchronizing(job: Any, stream: Any, *args: Any, **kwargs: Any) -> None:
         synchronize(job, stream, *args, **kwargs)
@@ -249,10 +295,10 @@ def _of_job(recorder: Recorder) -> None:
             recorder.log.add(log.COMPLETED, recorder.log.turn())
 
     def exchanging(job: Any, value: Any) -> Any:
-        if not recorder.on_host():  # init() itself.
-            return exchange(job, value)
+        if not recorder.on_host() or _is_launch(value):  # init() itself, or a launch, which compares calls and is not a barrier.
+            return _exchange(job, value)
         recorder.log.add(log.MEETS, recorder.log.turn())
-        found = exchange(job, value)
+        found = _exchange(job, value)
         recorder.log.add(log.HAS_MET, recorder.log.turn())
         return found
 
@@ -262,9 +308,12 @@ def _of_job(recorder: Recorder) -> None:
         block = block_of(array)
         if block is not None:
             recorder.log.add(
-                log.MADE, job.address(array), block.nbytes, recorder.site(sys._getframe(1)), tuple(array.shape), array.dtype.str
+                log.MADE, job.address(array), block.nbytes, recorder.site(sys._getframe(1)), tuple(array.shape), array.dtype.itemsize
             )
         return array
 
-    for name, form in (("synchronize", synchronizing), ("complete", completing), ("exchange", exchanging), ("allocate", allocating)):
+    forms = {
+        "__init__": starting, "synchronize": synchronizing, "complete": completing, "exchange": exchanging, "allocate": allocating,
+    }  # fmt: skip
+    for name, form in forms.items():
         setattr(runtime.Job, name, form)

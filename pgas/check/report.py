@@ -4,6 +4,7 @@ import ast
 import functools
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,6 +17,11 @@ from pgas.check.state import Knowledge
 
 if TYPE_CHECKING:
     from pgas.check.words import WordUpdate
+
+#: By comparison (Comparison), its sign.
+_SIGNS = ("==", "!=", ">", "<=", "<", ">=")
+
+_MOST_UPDATES = 4
 
 _NOTHING = "no wait, signal, or barrier orders them"
 
@@ -54,13 +60,13 @@ class _Array:
     start: int
     nbytes: int
     shape: tuple[int, ...]
-    dtype: np.dtype
+    itemsize: int
     site: SourceLine
 
     def element(self, offset: int) -> str:
         """Return the name of the element at an offset."""
         name = _assigned(self.site) or f"the array of line {self.site.line}"
-        at = (offset - self.start) // self.dtype.itemsize
+        at = (offset - self.start) // self.itemsize
         index = np.unravel_index(at, self.shape) if at < np.prod(self.shape, dtype=int) else (at,)
         return f"{name}[{', '.join(map(str, index))}]"
 
@@ -140,9 +146,9 @@ class Mistakes:
 
     # What happens
 
-    def made(self, offset: int, nbytes: int, shape: tuple[int, ...], dtype: str, site: SourceLine) -> None:
+    def made(self, offset: int, nbytes: int, shape: tuple[int, ...], itemsize: int, site: SourceLine) -> None:
         """Note a symmetric array."""
-        self._arrays[offset] = _Array(offset, nbytes, shape, np.dtype(dtype), site)
+        self._arrays[offset] = _Array(offset, nbytes, shape, itemsize, site)
 
     def sent(self, update: "WordUpdate", addr: int, *, signal: bool) -> None:
         """Note an update of a word; signal: whether it is a signal, which somebody should wait for."""
@@ -161,6 +167,21 @@ class Mistakes:
     def saw_put(self, epoch: Epoch, put: MemoryAccess) -> None:
         """Note that a thread has waited for an element of a put of several elements."""
         self._flags.setdefault(epoch.block, set()).add(put.epoch)
+
+    def updates(self, addr: int) -> list["WordUpdate"]:
+        """Return all updates of a word, in order."""
+        found = [update for updates in self._sent.values() for update in updates if update.addr == addr]
+        return sorted(found, key=lambda update: update.access.epoch.tick)
+
+    def never(
+        self, site: SourceLine, pe: int, comparison: int, addr: int, found: int, value: int, updates: Sequence["WordUpdate"]
+    ) -> None:  # fmt: skip
+        """Note a wait that nothing ends."""
+        wanted = f"{self._element(addr)} to be {_SIGNS[comparison]} {value}"
+        made = sorted({f"{self.order.site(u.access)} {'adds' if u.adds else 'sets it to'} {u.value}" for u in updates})
+        why = "; ".join(made[:_MOST_UPDATES]) or "nothing changes it"
+        text = f"  {site}: {site.text}: PE {pe} waits for {wanted}; it was {found}, and {why}"
+        self._mistakes.setdefault((site, "never"), Mistake(site, site, "a write that ends the wait", text))
 
     def mismatch(self, one: tuple[Any, ...], other: tuple[Any, ...], pe: int, site: SourceLine) -> None:
         """Note calls of members that do not match."""

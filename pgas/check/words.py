@@ -14,6 +14,9 @@ _SETS, _ADDS = (PLAIN, SET, ATOMIC_SET), (ADD, ATOMIC_ADD)
 #: Maximum number of updates of a word that are examined one by one; earlier ones are known to whoever sees the word.
 _MOST = 32
 
+#: Maximum number of values of a word that are considered.
+_MOST_VALUES = 4096
+
 
 @dataclass(eq=False, slots=True)
 class WordUpdate:
@@ -30,6 +33,10 @@ class WordUpdate:
     @property
     def is_signal(self) -> bool:
         return self.kind in (SET, ADD)
+
+    @property
+    def adds(self) -> bool:
+        return self.kind in _ADDS
 
     def follows(self, other: "WordUpdate") -> bool:
         """Whether the other update happens before this one, so that this one was issued later."""
@@ -63,8 +70,7 @@ class SyncWord:
         if not self.updates and self.earlier is None:
             self.base = update.before
         for previous in reversed(self.updates):
-            behind = update.follows(previous) if update.kind in _SETS else update.arrives_after(previous)
-            if behind:
+            if update.arrives_after(previous):
                 if previous is self._tip(previous):
                     access.chain, access.number = previous.access.chain, previous.access.number + 1
                 break
@@ -90,22 +96,20 @@ class SyncWord:
         """
         if comparison is None or any(u.value is None or u.kind not in (*_SETS, *_ADDS) for u in self.updates):
             return self.updates, self.updates
-        if all(u.kind in _SETS for u in self.updates):
-            wanted = self._setting(comparison, value)
-            return wanted, wanted
-        return self._adding(comparison, value, WordUpdate.follows), self._adding(comparison, value, WordUpdate.arrives_after)
+        needed = self._setting if all(u.kind in _SETS for u in self.updates) else self._adding
+        return needed(comparison, value, WordUpdate.follows), needed(comparison, value, WordUpdate.arrives_after)
 
-    def _setting(self, comparison: int, value: int) -> list[WordUpdate]:
+    def _setting(self, comparison: int, value: int, after: Callable[[WordUpdate, WordUpdate], bool]) -> list[WordUpdate]:
         """Return the first update of each chain that satisfies the condition, if all others that do know of it."""
         first: list[WordUpdate] = []
         for update in self.updates:
             if not holds(update.value, comparison, value):  # type: ignore[arg-type]
                 first = [u for u in first if not update.follows(u)]
-            elif not any(update.follows(u) for u in first):
+            elif not any(after(update, u) for u in first):
                 first.append(update)
         if not first:  # They were performed in another order.
             return self.updates
-        return first if len(first) == 1 else [u for u in first if all(other is u or other.follows(u) for other in first)]
+        return [u for u in first if all(other is u or after(other, u) for other in first)]
 
     def _adding(self, comparison: int, value: int, after: Callable[[WordUpdate, WordUpdate], bool]) -> list[WordUpdate]:
         """Return the updates that are necessary: without one of them and those after it, the condition does not hold."""
@@ -124,6 +128,23 @@ class SyncWord:
             if not holds(without, comparison, value):
                 needed.append(update)
         return needed
+
+
+def can_hold(updates: Iterable[WordUpdate], found: int, nbytes: int, comparison: int, value: int) -> bool | None:
+    """Whether a word can have a value that satisfies a condition; None if that is not known. found: its value before the updates."""
+    values, adds, mask = {found}, [], (1 << 8 * nbytes) - 1
+    for update in updates:
+        if update.value is None or update.kind not in (*_SETS, *_ADDS):
+            return None
+        if update.kind in _SETS:
+            values.add(update.value & mask)
+        else:
+            adds.append(update.value)
+    for add in adds:
+        values |= {v + add & mask for v in values}
+        if len(values) > _MOST_VALUES:
+            return None
+    return any(holds(v, comparison, value) for v in values)
 
 
 @dataclass(slots=True)

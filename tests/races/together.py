@@ -19,7 +19,7 @@ def main(folder, runs):
         sys.argv = [str(HERE / f"{name}.py"), *([form] if form else [])]
         with contextlib.redirect_stdout(io.StringIO()):
             runpy.run_path(sys.argv[0], run_name="__main__")
-    recorder.log.flush()
+    recorder.log.close()
 
 
 if __name__ == "__main__":

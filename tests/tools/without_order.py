@@ -60,7 +60,6 @@ def right_form(page, name):
 
 def perform(folder, name, arguments):
     """Run the forms of a program that have not begun, one after another in one job."""
-    log._BATCH = 64  # So that a job that is killed leaves its events.
     recorder = None
     for form in sorted(folder.iterdir(), key=lambda path: int(path.name)):
         if (form / "begun").exists():
@@ -75,7 +74,7 @@ def perform(folder, name, arguments):
             if ended.code:
                 break
         finally:
-            recorder.log.flush()
+            recorder.log.close()
         (form / "begun").touch()
 
 
