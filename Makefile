@@ -60,7 +60,7 @@ RXE_FAULTS := TEST_TIMEOUT=200 python -m pytest tests/rxe/test_faults.py -q
 RXE_MACHINES := python -m pytest tests/rxe/test_two_machines.py -q
 
 .PHONY: demo check check-all check-rxe check-gpu compare conformance docs site picture figures install lint types static loops unit compiled wheel \
-  mpi mpi-all two-paths sass packages programs programs-all rxe slow check-rxe-faults check-rxe-machines check-rxe-suite clean
+  mpi mpi-all two-paths sass packages programs programs-all rxe slow check-order check-rxe-faults check-rxe-machines check-rxe-suite clean
 
 $(VENV)/demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -90,7 +90,7 @@ check:
 
 ## check-all: everything that needs no GPU: the site, slow tests, tools, other numbers of PEs, 10,000 programs, Soft-RoCE; an hour and more
 check-all: check
-	$(call run_stages,site slow conformance mpi-all two-paths programs-all rxe)
+	$(call run_stages,site slow conformance check-order mpi-all two-paths programs-all rxe)
 
 install: $(VENV)/dev
 
@@ -196,6 +196,14 @@ two-paths: $(VENV)/dev
 	  PGAS_SIM_WEAK=1 mpirun -n $$npes $(PYTEST) $(WEAK) $(WEAK_COLLECTIVES) || exit; done; done
 	for transport in $(PAIRS); do PGAS_TRANSPORT=$$transport PGAS_PES_PER_NODE=2,1 \
 	  mpirun -n 3 $(PYTEST) $(addprefix tests/mpi/test_,register.py reset.py streams.py heap_growth.py) || exit; done
+
+# The conformance suite under the order checker: transport, PEs, PGAS_PES_PER_NODE.
+UNDER_ORDER := p2p:2 p2p:3 $(foreach nic,$(NIC_TRANSPORTS),$(nic):2 $(nic):3) $(foreach pair,$(PAIRS),$(pair):2:1 $(pair):3:2,1)
+
+## check-order: the conformance suite under the order checker, over every transport
+check-order: $(VENV)/dev
+	for job in $(UNDER_ORDER); do set -- $$(echo $$job | tr : ' '); PGAS_CHECK=order PGAS_TRANSPORT=$$1 PGAS_PES_PER_NODE=$$3 \
+	  mpirun -n $$2 $(PYTEST) -p pgas.check.pytest_plugin -m "not slow" tests/conformance $(ALONE) || exit; done
 
 COVERED := coverage run -p -m pytest -q
 

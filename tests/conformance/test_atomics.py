@@ -236,6 +236,7 @@ def add_beside_puts(dest, source, repeats, pe):
             pgas.atomic_add(dest, 2 * t, 1, pe)
         else:
             pgas.p(dest, 2 * (t - WARP) + 1, source[t - WARP], pe)
+            pgas.fence()
 
 
 @checklist("Atomics", "neighboring words are untouched")

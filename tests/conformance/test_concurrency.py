@@ -39,8 +39,10 @@ def every_lane_elsewhere(dest, source, counter, right, left):
     for r in range(i % 5):
         if i % 4 == 0:
             pgas.p(dest, i, source[i] + r, right)
+            pgas.fence()
         elif i % 4 == 1:
             pgas.put(dest[i : i + 1], source[i : i + 1], right)
+            pgas.fence()
         elif i % 4 == 2:
             pgas.atomic_add(counter, i % 7, r + 1, right)
         else:

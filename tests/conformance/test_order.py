@@ -115,7 +115,7 @@ def forwarded(data, flag, rounds, wrong, right):
         if me == 0:
             for pe in range(1, n):
                 pgas.p(data, r, 11 * r, pe)
-            pgas.fence()
+            pgas.quiet()  # a fence orders operations to one PE only
             pgas.p(flag, 0, r, right)
         pgas.wait_until(flag, 0, pgas.GE, r)
         if me != 0:
@@ -148,6 +148,7 @@ def store_buffer(word, found, rounds, right):
 
 
 @checklist("Order", "store buffering")
+@pytest.mark.pgas_unordered("the store and the load of a round race on purpose")
 def test_store_buffering(heap, right):
     """With a quiet between store and load, at least one PE must see a store."""
     rounds = 2 * ROUNDS
@@ -184,6 +185,7 @@ def independent_reads(x, y, go, found, rounds):
 
 
 @checklist("Order", "independent reads of independent writes")
+@pytest.mark.pgas_unordered("the stores and the loads of a round race on purpose")
 @needs_peer
 def test_independent_reads_of_independent_writes(heap):
     """Two readers with a quiet between their loads agree on the order of two stores."""

@@ -238,6 +238,7 @@ def test_my_pe_and_n_pes_in_kernels(heap):
 def to_pes_of_any_type(dest, pes):
     for i in range(pes.size):
         pgas.p(dest, i, i + 1, pes[i])
+        pgas.fence()
         pgas.atomic_add(dest, i, 1, pes[i])
 
 

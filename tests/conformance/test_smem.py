@@ -156,6 +156,7 @@ def give_gaps(dest):
         (lend_unprepared, "is not prepared; call give_smem first"),
     ],
 )
+@pytest.mark.pgas_unordered("the calls are wrong on purpose")
 def test_refused_when_called(heap, kernel, wanted):
     if THROUGH_NIC and kernel is lend_unprepared:
         pytest.skip("capability missing: a path that uses the array")

@@ -165,6 +165,7 @@ WITH_PEERS = ("alltoall with a rest", *(name for name in CALLS if "in place" in 
 
 
 @checklist("Collectives", "what does not fit is refused")
+@pytest.mark.pgas_unordered("the calls are wrong on purpose")
 @pytest.mark.parametrize("name", CALLS)
 def test_refused_when_called(heap, name):
     """On every PE; dest is as it was, and after reset() collectives work."""
