@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass, field
 from enum import Flag, auto
 
-from pgas.base import launcher
+from pgas.base import events, launcher
 from pgas.kernels import window
 
 
@@ -140,6 +140,8 @@ USED = _page.word("USED", 4224, BOTH, KERNELS, count=USED_WORDS)  #: one bit per
 RING_HEAD = _page.word("RING_HEAD", 5248, BOTH, BOTH)  #: number of requests reserved in ibrc's ring
 RING_SEEN = _page.word("RING_SEEN", 5280, BOTH, KERNELS)  #: the value last read from COMPLETED
 RING_LOOKING = _page.word("RING_LOOKING", 5312, BOTH, KERNELS)  #: nonzero: a thread is reading COMPLETED
+#: Numbers of events that blocks have begun to write (trace.py), each in its own sector.
+TRACE_HEAD_SIZE = 32
 N_CELLS = 256
 CELL_TAKEN = _page.word("CELL_TAKEN", 6144, BOTH, BOTH, count=N_CELLS)  #: number of lanes that still hold a landing cell
 KEY_SIZE = 4
@@ -162,6 +164,10 @@ TEAM_PER_MACHINE = _team.word("TEAM_PER_MACHINE", 48, HOST, KERNELS, width=4)  #
 TEAM_ENTRY = _team.nbytes
 MAX_TEAMS = 128
 TEAMS = _page.word("TEAMS", _RECORDS + RECORD_SIZE * MAX_QUEUES, HOST, KERNELS, width=TEAM_ENTRY, count=MAX_TEAMS)
+
+TRACE_HEADS = _page.word(
+    "TRACE_HEADS", TEAMS - window.STATE + TEAM_ENTRY * MAX_TEAMS, KERNELS, KERNELS, width=TRACE_HEAD_SIZE, count=events.BLOCK_RINGS
+)
 
 # At the end of the page.
 N_WAITERS, N_REGISTERED = 256, 256

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from pgas.base import events
 from pgas.base.errors import PgasError
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 
@@ -37,6 +38,10 @@ DOORBELL_OFFSET = QUEUE_OFFSET + (8 << 30) - (64 << 20)
 PRIVATE = STATE = BASE - (4 << 30)
 PRIVATE_SIZE = 1 << 30
 STATE_SIZE = 2 << 20
+
+
+#: Address at which the trace file is mapped (pgas/base/events.py), after the private memory.
+TRACE = PRIVATE + PRIVATE_SIZE
 
 
 class Described(Protocol):
@@ -71,22 +76,26 @@ class Constants:
     settles: bool = False  #: whether kernels settle NIC writes (PGAS_NIC_ORDERING, paths/transport.py)
     big_endian: bool | None = None  #: whether the NIC returns old values of 8 bytes big-endian; None before learn()
     rung_by_cpu: bool | None = None  #: whether doorbells are in host memory, for a CPU to ring; None before learn()
+    trace_events: int = 0  #: number of events of a block that a timeline holds; 0: there is no timeline (PGAS_TRACE)
     ll_bytes: int = 0  #: maximum number of bytes that a member sends to another through staging (PGAS_LL_BYTES)
 
     @classmethod
     def of(cls, requested: Mapping[str, Any], transport: Described, largest_gpu: int, *, near_in_row: bool = True) -> "Constants":
         """Return the constants for a job's variables, its transport, its largest GPU (bytes of memory), and its nodes."""
         shift = SMALL_STRIDE_SHIFT if largest_gpu <= 1 << SMALL_STRIDE_SHIFT else SMALL_STRIDE_SHIFT + 1
-        check = "check" in requested["PGAS_DEBUG"]
+        of_all = {
+            "check": "check" in requested["PGAS_DEBUG"],
+            "trace_events": requested["PGAS_TRACE_EVENTS"] if requested["PGAS_TRACE"].timeline else 0,
+            "ll_bytes": requested["PGAS_LL_BYTES"],
+        }
         return cls(
             BASE,
             shift,
             transport.name,
             transport.path,
             transport.maps_peers,
-            check,
             near_in_row=near_in_row,
-            ll_bytes=requested["PGAS_LL_BYTES"],
+            **of_all,
             **transport.constants(requested),
         )
 
@@ -114,6 +123,9 @@ def freeze(wanted: Constants) -> None:
         BIG_ENDIAN, \
         RUNG_BY_CPU, \
         LL_BYTES, \
+        TRACES, \
+        TRACE_MASK, \
+        TRACE_SHIFT, \
         STAGING_PART, \
         sharer, \
         NEAR_IN_ROW
@@ -132,6 +144,8 @@ def freeze(wanted: Constants) -> None:
     SETTLES, BIG_ENDIAN, RUNG_BY_CPU = wanted.settles, bool(wanted.big_endian), bool(wanted.rung_by_cpu)
     LL_BYTES, STAGING_PART = constant(wanted.ll_bytes), constant(2 * wanted.ll_bytes)
     NEAR_IN_ROW = wanted.near_in_row
+    TRACES, TRACE_MASK = wanted.trace_events != 0, constant(max(wanted.trace_events - 1, 0))
+    TRACE_SHIFT = constant(max(wanted.trace_events, 1).bit_length() - 1 + events.EVENT_SHIFT)
     sharer = SHARERS.get(wanted.map_by, ptx.block_rank)
 
 
@@ -163,6 +177,8 @@ NUM_QPS = DEPTH = SLOT_MASK = RING_SIZE = constant(0)
 SETTLES = BIG_ENDIAN = RUNG_BY_CPU = False
 LL_BYTES = STAGING_PART = constant(0)  #: STAGING_PART: bytes of staging for LL_BYTES, as lines (collectives/lines.py)
 NEAR_IN_ROW = True
+TRACES = False  #: whether kernels write events for a timeline (trace.py)
+TRACE_MASK = TRACE_SHIFT = constant(0)  #: mask of a ticket for its slot in a ring; log2 of the bytes of a ring
 BATCH_MASK = constant(0)  #: mask of the bits of a 32-bit index that give its batch number
 
 

@@ -19,6 +19,7 @@ _COMMANDS = {
     "hca": ("software NICs of this machine", "pgas.doctor.hca"),
     "topo": ("distances of GPUs and NICs, peer access, the NIC of each GPU", "pgas.doctor.topo"),
     "compile": ("registers, spills and instructions of a program's kernels", "pgas.compile"),
+    "trace": ("the timeline of a job that ran with PGAS_TRACE=timeline", "pgas.trace.command"),
     "doctor": ("check this machine and print remedies", "pgas.doctor.report"),
 }
 

@@ -26,6 +26,9 @@ Index = Integer | tuple[Integer, ...]
 
 #: Functions for calls outside kernels, by stub name (pgas/api/host_ops.py).
 HOST_FORMS: dict[str, Callable[..., Any]] = {}
+#: Functions that return the body of a call in a kernel from the stub's name, the types of its operands by parameter, the body, and the
+#: defaults of parameters (kernels/ops/traced.py).
+WRAPPERS: list[Callable[..., Callable[..., Any]]] = []
 #: The function that binds such a call: of the stub's name, its form, and the arguments (pgas/api/bound.py).
 BINDER: list[Callable[..., Any]] = []
 
@@ -63,11 +66,28 @@ def device_function(
                 raise TypeError(f"pgas.{stub.__name__} is a device function: call it inside a kernel")
             return parameters.call(stub.__name__, form, args, kwargs)
 
-        function: Any = backend.overload(stub, typing, on_host)
+        function: Any = backend.overload(stub, _wrapping(stub, typing), on_host)
         function.bind = functools.partial(_bind, stub.__name__)
         return function  # type: ignore[no-any-return]
 
     return bind
+
+
+def _wrapping(stub: Callable[..., Any], typing: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a typing function whose bodies went through WRAPPERS."""
+    taken = inspect.signature(typing)
+    defaults = {name: p.default for name, p in taken.parameters.items() if p.default is not p.empty}
+
+    @functools.wraps(typing)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        body = typing(*args, **kwargs)
+        given = taken.bind(*args, **kwargs)
+        given.apply_defaults()
+        for wrap in WRAPPERS:
+            body = wrap(stub.__name__, given.arguments, body, defaults)
+        return body
+
+    return wrapped
 
 
 def _bind(name: str, *args: Any, **kwargs: Any) -> Any:

@@ -81,6 +81,11 @@ def block_rank() -> int:
     return x + nx * (y + ny * z)
 
 
+def launch_number() -> int:
+    """Number of the running launch in this process."""
+    return int(engine.worker().launch.number)
+
+
 def store_octoword(addr: int, low: int, high: int) -> None:
     """Store 16 bytes."""
     mem.store(addr, low, 8)

@@ -191,6 +191,9 @@ block_rank = primitive(
     lambda: cpu.block_rank(), pure=True,
 )  # fmt: skip
 
+#: Number of the running launch, which grows from launch to launch.
+grid_number = primitive("grid_number", "u64()", "mov.u64 $0, %gridid;", lambda: cpu.launch_number(), pure=True)
+
 #: Number of the multiprocessor; one in the simulator.
 smid = primitive("smid", "u32()", "mov.u32 $0, %smid;", lambda: 0)
 

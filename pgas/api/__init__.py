@@ -21,12 +21,14 @@ from pgas.base.version import __version__
 from pgas.job.health import inquiry
 from pgas.job.memory.array import SymmetricArray
 from pgas.kernels.compiler import cuda
-from pgas.kernels.compiler.binding import BINDER
+from pgas.kernels.compiler.binding import BINDER, WRAPPERS
+from pgas.kernels.ops import traced
 
 host_ops.bind()
 host_waits.bind()
 host_collectives.bind()
 BINDER.append(bound.bind)
+WRAPPERS.append(traced.of_call)
 tracebacks.install()
 inquiry.survive()
 

@@ -148,6 +148,8 @@ class ConfiguredKernel:
         job.teams.check(teams.handles(args))
         job.launching(*self._described)
         self._launch(*args)
+        if job.timeline is not None:
+            job.timeline.launched()
 
     def bind(self, *args: Any) -> "BoundLaunch":
         """Return an object whose call launches the kernel with these arguments, which are converted only once.
@@ -178,6 +180,8 @@ class BoundLaunch:
         job.teams.check(self._teams)
         job.launching(*self._described)
         self._launch()
+        if job.timeline is not None:
+            job.timeline.launched()
 
 
 def _is_key(configuration: tuple[Any, ...]) -> bool:

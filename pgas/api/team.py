@@ -301,6 +301,8 @@ def _made(call: str, parent: Team, pes: tuple[int, ...], channels: int | None) -
             )
         if failure is None and found is not None:
             job.teams.add(found[0], pes, int(count), found[1], caller())
+            if job.timeline is not None:
+                job.timeline.team(found[0], pes)
     end = f"{call} ends"
     ends = _told(end, parent, _digest(end, type(failure).__name__).ljust(teams.NOTE_BYTES, b"\0"))
     if failure is not None:

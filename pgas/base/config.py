@@ -281,6 +281,43 @@ def _faults(text: str) -> str:
 
 
 @dataclass(frozen=True)
+class Tracing:
+    """What is traced, and the file names of traces (PGAS_TRACE)."""
+
+    text: str = ""
+    printed: frozenset[str] = frozenset()  #: what the software NIC prints
+    timeline: str = ""  #: beginning of the names of trace files; "" for no timeline
+
+    def __str__(self) -> str:
+        return self.text
+
+    @classmethod
+    def parse(cls, text: str) -> "Tracing":
+        """Return what a text such as ``wqe,timeline:FILE`` requests.
+
+        Raises:
+            ValueError: if a word is unknown.
+        """
+        words = [word.strip() for word in text.split(",") if word.strip()]
+        files = {}
+        for word in words:
+            kind, _, path = word.partition(":")
+            if kind.lower() in _TRACE_FILES:
+                files[kind.lower()] = os.path.expanduser(path) or _TRACE_FILES[kind.lower()]
+        printed = frozenset(word.lower() for word in words if word.partition(":")[0].lower() not in _TRACE_FILES)
+        if unknown := printed - set(_PRINTED):
+            allowed = ", ".join([*_PRINTED, *(f"{kind}[:FILE]" for kind in _TRACE_FILES)])
+            raise ValueError(f"unknown: {printable(', '.join(sorted(unknown)))}; must be among {allowed}")
+        return cls(",".join(words), printed, **files)
+
+
+#: What the software NIC prints.
+_PRINTED = ("wqe", "cqe", "cmd")
+#: Kinds of traces in files, and the default beginning of the names of their files.
+_TRACE_FILES = {"timeline": "pgas-trace"}
+
+
+@dataclass(frozen=True)
 class Variable:
     """One environment variable."""
 
@@ -394,8 +431,12 @@ VARIABLES: dict[str, Variable] = {
             "internal: set by pgas.init() for the processes that a PE starts; do not set it yourself", "text"),
         Variable("PGAS_SOFTHCA_MOPS", _limit, "", "software NIC: limit in million WQEs per second (ConnectX-6: 215)", "float"),
         Variable("PGAS_SOFTHCA_GBPS", _limit, "", "software NIC: limit in 10^9 bits per second (ConnectX-6: 200)", "float"),
-        Variable("PGAS_TRACE", _words("wqe", "cqe", "cmd"), "",
-            "software NIC: print WQEs, CQEs, and commands, as bytes and decoded", "words"),
+        Variable("PGAS_TRACE", Tracing.parse, "",
+            "timeline:FILE: write what kernels, host, and NIC do into trace files, FILE.0 for PE 0 (default: pgas-trace; docs/trace.md); "
+            "software NIC: wqe, cqe, cmd: print WQEs, CQEs, and commands, as bytes and decoded", "words"),
+        Variable("PGAS_TRACE_EVENTS", _integer(64, 1 << 20, power_of_two=True), "4096",
+            "number of events that a timeline holds of each block; later events replace the oldest ones: a power of two from 64 to "
+            "1048576", "integer"),
         Variable("PGAS_SOFTHCA_FAULTS", _faults, "",
             "software NIC: seeded faults, such as seed=1,delay=0.1,fail=17:0x13,stop=100", "words"),
     )

@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -25,10 +26,17 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
+#: Function that returns the context in which pgas.name runs on the host (pgas/job/trace); None: no context.
+around: Callable[[str], AbstractContextManager[None]] | None = None
+
+
 def call(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return ``function(*args, **kwargs)``, the code of pgas.name. Errors about its arguments begin with ``pgas.name: ``."""
     try:
-        return function(*args, **kwargs)
+        if around is None:
+            return function(*args, **kwargs)
+        with around(name):
+            return function(*args, **kwargs)
     except (TypeError, ValueError) as error:
         if isinstance(error, TypeError) and (error.__traceback__ is None or error.__traceback__.tb_next is None):  # Raised by this call.
             raise TypeError(misfit(name, inspect.signature(function), len(args), kwargs) or str(error)) from None

@@ -51,6 +51,8 @@ def introduce(me: int, requested: Mapping[str, Any], gpu: "GPU | None", exchange
 
 def _text(value: Any) -> Any:
     """Return lists and sets in the form in which users write them, because the values are compared and shown."""
+    if isinstance(value, config.Tracing):
+        return value.text
     if isinstance(value, frozenset):
         value = tuple(sorted(value))
     return ",".join(map(str, value)) if isinstance(value, tuple) else value

@@ -39,6 +39,7 @@ from pgas.job.memory.local_memory import LocalMemory
 from pgas.job.paths import card, choice, streams
 from pgas.job.paths.platform import platform
 from pgas.job.paths.topology import by_gpu
+from pgas.job.timeline import Timeline
 from pgas.kernels import window
 from pgas.kernels.compiler import backend
 from pgas.transports import registry
@@ -77,6 +78,7 @@ class Job(Collective):
         self._deferred: contextlib.ExitStack | None = None
         self.repeated: dict[str, dict[Any, Any]] = {}  #: by function, calls of the host that may be repeated (pgas/api/bound.py)
         self._formed = self._released = False
+        self.timeline: Timeline | None = None
         self.heap = Allocator(0)
         self.bootstrap = protocol.find(comm, given)
         self.my_pe, self.n_pes = self.bootstrap.rank, self.bootstrap.size
@@ -104,6 +106,9 @@ class Job(Collective):
         sharing = max(len(group) for group in by_gpu(self.pes)) if self.gpu is not None else 1
         self.blocks = Blocks(requested["PGAS_HOST_BLOCKS"], sharing)
         heap_size = whole_pages(requested["PGAS_SYMMETRIC_SIZE"])
+        if requested["PGAS_TRACE"].timeline:
+            self.timeline = self._step(lambda: Timeline(requested["PGAS_TRACE"].timeline, self.my_pe, requested["PGAS_TRACE_EVENTS"]))
+            self._ending.callback(self.timeline.close)
         self._create_memory(requested, plan.nbytes, heap_size)
         self.teams = self._step(lambda: teams.Teams(self.memory, self.my_pe, plan, self.groups, self.paths.nodes))
         self.heap = Allocator(heap_size, window.HEAP_OFFSET, bounds.limit)
@@ -114,6 +119,10 @@ class Job(Collective):
             self._simulate(requested)
         if self.nic is not None and (process := self.nic.process):
             self._step(lambda: self.health.detector.add("the software NIC", process))
+        if self.timeline is not None:
+            job = {"pe": self.my_pe, "n_pes": self.n_pes, "transport": self.transport, "reason": self.reason}
+            job |= {"gpu": self.pes[self.my_pe].gpu_name, "near": list(self.near_pes)}
+            self.timeline.start(job, [(number, record.pes) for number, record in self.teams.records.items()], self.exchange)
         self._formed = True
 
     def _step(self, step: Callable[[], Any]) -> Any:
@@ -154,6 +163,8 @@ class Job(Collective):
 
         def create() -> list[int]:
             self.memory.create_private()
+            if self.timeline is not None:
+                self.timeline.map(self.memory)
             device_state.setup(self.memory, self.my_pe, self.n_pes, heap_size, self.timeout_s, self.near_pes)
             return [self.memory.create(window.slot(self.my_pe) + s.offset, s) for s in segments]
 
@@ -356,6 +367,8 @@ class Job(Collective):
             self._check()
         if kernel:
             self.hang.launching(kernel, stream)
+            if self.timeline is not None:
+                self.timeline.launching(kernel, stream)
         if self._deferred is None:
             self._deferred = contextlib.ExitStack()
             self._deferred.enter_context(backend.deferred_frees())
@@ -382,6 +395,8 @@ class Job(Collective):
         """Complete all work, wait for all PEs, and release everything. Collective."""
         try:
             self.together("pgas.finalize()", self._finish)
+            if self.timeline is not None:
+                self.timeline.measure_clocks(self.exchange)
             leaks = "\n".join(filter(None, ("" if self.my_pe else self.heap.unfreed(), self.teams.unfreed())))
             self.health.detector.end()
             self.exchange(None)  # So that no PE ends while another still watches it.

@@ -5,6 +5,7 @@ threads are spinning, reports deadlocks, and ends the launch. It also starts new
 started, so that threads that started each other would nest without bound.
 """
 
+import itertools
 import os
 import threading
 import time
@@ -199,11 +200,16 @@ class _IdleWorkers(threading.local):
         self.workers: list[Worker] = []
 
 
+#: Numbers of launches of this process.
+_numbers = itertools.count(1)
+
+
 class Launch:
     """One kernel while it runs: its threads and the queue of those that can run."""
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], grid: Index, block: Index, dynshared: int, debug: bool) -> None:
         self.fn, self.args, self.grid, self.block_dim, self.dynshared, self.debug = fn, args, grid, block, dynshared, debug
+        self.number = next(_numbers)
         self.hub = getcurrent()
         self.name = getattr(fn, "__name__", repr(fn))
         self.observer: ScheduleObserver | None = None

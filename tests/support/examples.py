@@ -40,6 +40,7 @@ class Command:
     npes: int
     arguments: tuple[str, ...]  #: arguments of python
     output: tuple[str, ...]  #: expected lines
+    after: "Command | None" = None  #: the command before it in its session, if it reads what that one wrote
 
     @property
     def program(self) -> str:
@@ -82,18 +83,22 @@ def commands(page: Path) -> list[Command]:
             assert match, f"{page.name}: not a command of python or mpirun -n N python: {line}"
             environment = tuple(tuple(setting.split("=", 1)) for setting in match[1].split())
             arguments = tuple(shlex.split(match[3]))
-            found.append(Command(page, len(found), line, environment, int(match[2] or 1), arguments, tuple(output)))
+            reads = "trace" in arguments
+            last = found[-1] if reads and found else None
+            found.append(Command(page, len(found), line, environment, int(match[2] or 1), arguments, tuple(output), last))
     return found
 
 
 def run(command: Command, folder: Path, npes: int | None = None) -> str:
-    """Write the page's programs into a folder and run a command there; return its output.
+    """Write the page's programs into a folder and run a command there, after the commands that it follows; return its output.
 
     Args:
         command: a command of a session.
         folder: an empty folder.
         npes: number of PEs instead of the command's.
     """
+    if command.after is not None:
+        run(command.after, folder)
     for name, text in programs(command.page).items():
         (folder / name).write_text(text, encoding="utf-8")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI_"))} | STAND_INS | dict(command.environment)

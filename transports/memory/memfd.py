@@ -87,6 +87,10 @@ class HostMemory:
         if error := self._map(window.STATE, window.STATE_SIZE, -1):
             raise HeapError(f"cannot map the state page at {window.STATE:#x}: {error}")
 
+    def map_file(self, address: int, nbytes: int, fd: int) -> None:
+        if error := self._map(address, nbytes, fd):
+            raise TransportError(f"cannot map a file at {address:#x}: {error}")
+
     def _map(self, address: int, nbytes: int, fd: int) -> str | None:
         refusal = map_at(address, nbytes, fd)
         if refusal is None:

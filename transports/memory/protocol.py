@@ -60,6 +60,13 @@ class Memory(Protocol):
     def create_private(self) -> None:
         """Map the state page, zeroed."""
 
+    def map_file(self, address: int, nbytes: int, fd: int) -> None:
+        """Map a file at address, below the window, for the host and for kernels.
+
+        Raises:
+            TransportError: if kernels cannot write to it; the text has the reason.
+        """
+
     def lend(self, address: int, nbytes: int) -> Loan:
         """Let the software NIC's process map memory of this process, regardless of its allocator.
 

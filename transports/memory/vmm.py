@@ -13,6 +13,7 @@ from cuda.bindings import driver
 from pgas.base.config import size_text
 from pgas.base.errors import HeapError, PgasError, TransportError
 from pgas.kernels import window
+from pgas.transports.memory.memfd import map_at, unmap
 from pgas.transports.memory.protocol import Loan, Segment
 
 _FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -55,6 +56,7 @@ class GPUMemory:
         self._reserved: list[tuple[int, int]] = []
         self._mapped: dict[int, tuple[int, Any]] = {}  # bytes and handle, by address
         self._on_host: list[range] = []
+        self._registered: dict[int, int] = {}  # bytes of mapped files, by address
         self._closed = False
         self._fds: dict[int, int] = {}  # descriptors of own segments, by address
         # A separate stream, because the host reads and writes the state page while kernels spin on other streams.
@@ -118,6 +120,28 @@ class GPUMemory:
         nbytes = window.STATE_SIZE
         self._map(window.STATE, nbytes, self._allocate(nbytes))
         self.fill(window.STATE, nbytes, 0)
+
+    def map_file(self, address: int, nbytes: int, fd: int) -> None:
+        """Map the file on the host, and register these pages with CUDA, which pins them; the kernel's address is the host's."""
+        if refusal := map_at(address, nbytes, fd):
+            raise TransportError(f"cannot map a file at {address:#x}: {refusal}")
+        try:
+            flags = driver.CU_MEMHOSTREGISTER_PORTABLE | driver.CU_MEMHOSTREGISTER_DEVICEMAP
+            check(driver.cuMemHostRegister(address, nbytes, flags), "cuMemHostRegister")
+            self._registered[address] = nbytes
+            seen = int(check(driver.cuMemHostGetDevicePointer(address, 0), "cuMemHostGetDevicePointer"))
+        except CudaError as error:
+            self._unregister(address, nbytes)
+            raise TransportError(f"the GPU cannot write into the mapping of a file: {error}") from error
+        if seen != address:
+            self._unregister(address, nbytes)
+            raise TransportError(f"the GPU has the mapping of a file at {seen:#x}, the host at {address:#x}")
+        self._on_host.append(range(address, address + nbytes))
+
+    def _unregister(self, address: int, nbytes: int) -> None:
+        if self._registered.pop(address, None) is not None:
+            driver.cuMemHostUnregister(address)
+        unmap(address, nbytes)
 
     def _reserve(self, address: int, nbytes: int) -> None:
         got = int(check(driver.cuMemAddressReserve(nbytes, 0, address, 0), f"reserving {nbytes} bytes of address space"))
@@ -227,6 +251,8 @@ class GPUMemory:
         self._closed = True
         for address in list(self._mapped):
             self.discard(address)
+        for address, nbytes in list(self._registered.items()):
+            self._unregister(address, nbytes)
         for address, nbytes in self._reserved:
             driver.cuMemAddressFree(address, nbytes)
         driver.cuStreamDestroy(self._stream)

@@ -26,7 +26,7 @@ Order:
 * A poll that finds a completion ends with ld.acquire.sys on the CQE.
 """
 
-from pgas.kernels import state, window
+from pgas.kernels import state, trace, window
 from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.paths.nic.lanes import of_first
@@ -40,6 +40,12 @@ _COUNTER_SHIFT = constant(8 * (cqe.CQE_WQE_COUNTER - cqe.CQE_TAIL))
 _OPCODE_SHIFT = constant(8 * (cqe.CQE_OP_OWN - cqe.CQE_TAIL) + cqe.OP_OWN_OPCODE_SHIFT)
 _INVALID, _REQ = constant(cqe.CqeOpcode.INVALID), constant(cqe.CqeOpcode.REQ)
 _POLLS_MASK = 63
+
+
+@device
+def number_at(queue):
+    """Return the number of the queue pair whose record is at an address."""
+    return (queue - layout.RECORDS) // layout.RECORD_SIZE
 
 
 @device
@@ -68,6 +74,8 @@ def advance(queue):
         if distance <= window.DEPTH and distance != _0:
             ptx.red_max_gpu_u64(queue + layout.CONS_IDX, cons + distance)
             cons = cons + distance
+            if window.TRACES:
+                trace.mark(trace.COMPLETED, number_at(queue), cons, _0)
     return cons, tail
 
 
@@ -109,7 +117,7 @@ def reserve(op, queue, here, mask, rank, n):
         base = ptx.atom_add_gpu_u64(queue + layout.RESV_HEAD, n)
         # The first marks the queue as used. Later ones are submitted after it, so no quiet misses one.
         if base == fixed(queue + layout.FIRST_IDX):
-            number = (queue - layout.RECORDS) // layout.RECORD_SIZE
+            number = number_at(queue)
             ptx.red_or_gpu_u64(layout.USED + (number >> _6) * layout.WORD, _1 << (number & _63))
     idle = rank == 0 and ready == base and rung == base
     base = of_first(here, mask, base)
@@ -131,6 +139,9 @@ def submit(op, queue, here, rank, n, reserved):
     base, idle = reserved
     if ptx.vote_all(here, u32(base != _NOWHERE)) == 0:
         return
+    if window.TRACES:
+        if rank == 0:
+            trace.mark(trace.WRITTEN, number_at(queue), base + n, n)
     ptx.syncwarp_mask(here)
     deadline = ptx.globaltimer() + state.timeout_ns()
     polls = u32(0)
@@ -184,6 +195,8 @@ def ring(queue, ready, own):
     order()
     ptx.st_relaxed_sys_u64(fixed(queue + layout.UAR), u64(ptx.swap_u32(u32(index << wqe.WQE_IDX_SHIFT))) | fixed(queue + layout.QPN) << _32)
     ptx.st_relaxed_gpu_u64(queue + layout.RUNG_IDX, ready & _INDEX)
+    if window.TRACES:
+        trace.mark(trace.RUNG, number_at(queue), ready & _INDEX, _0)
     return ptx.atom_cas_release_gpu_u64(queue + layout.READY_HEAD, ready, ready & _INDEX)
 
 

@@ -64,7 +64,7 @@ class SoftwareCard:
             # A pass of the cpu engine takes less than a microsecond, a pass of the cuda engine in the simulator more than a thousand.
             faults = f"seed={requested['PGAS_SIM_WEAK']},delay=0.1,hold={4096 if engine == 'cpu' else 64}"
         options: dict[str, Any] = {
-            "trace": ",".join(sorted(requested["PGAS_TRACE"])),
+            "trace": ",".join(sorted(requested["PGAS_TRACE"].printed)),
             "faults": faults,
             "engine": engine,
             "on_host": self._rung_by_cpu,

@@ -1,0 +1,220 @@
+"""The timeline as JSON of Chrome's trace viewer, which Perfetto opens (ui.perfetto.dev): a process per PE, tracks, flows, and counters.
+
+Tracks of a process: the host's threads; per block, its calls and its waits; what arrives from each other PE; queue pairs; the proxy thread.
+Calls of a block that overlap are on several tracks, because slices of one track must not.
+"""
+
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, TextIO
+
+from pgas.base import events
+from pgas.base.config import size_text
+from pgas.trace import flows
+from pgas.trace.launches import launches
+from pgas.trace.reading import Event, Trace, TracedPE
+
+#: Order of the kinds of tracks in a process.
+_HOST, _PROXY, _BLOCK, _ARRIVALS, _QUEUE = range(5)
+
+_SCOPES = ("thread", "warp", "block")
+_COMPARISONS = ("==", "!=", ">", "<=", "<", ">=")
+
+
+class _Process:
+    """The tracks of a PE."""
+
+    def __init__(self, out: list[dict[str, Any]], pe: TracedPE) -> None:
+        self._out, self.pid = out, pe.pe + 1
+        self._tids: dict[tuple[Any, ...], int] = {}
+        gpu = pe.job["gpu"] or "the simulator"
+        self._tell("process_name", 0, name=f"PE {pe.pe} ({pe.job['transport']}, {gpu}, {pe.job['machine']})")
+        self._tell("process_sort_index", 0, sort_index=pe.pe)
+
+    def _tell(self, what: str, tid: int, **args: Any) -> None:
+        self._out.append({"ph": "M", "name": what, "pid": self.pid, "tid": tid, "args": args})
+
+    def track(self, kind: int, number: int, lane: int, name: str) -> int:
+        """Return the number of a track."""
+        key = kind, number, lane
+        tid = self._tids.get(key)
+        if tid is None:
+            tid = self._tids[key] = len(self._tids) + 1
+            self._tell("thread_name", tid, name=name if lane == 0 else f"{name} ({lane + 1})")
+            self._tell("thread_sort_index", tid, sort_index=(kind << 24) + (number << 4) + min(lane, 15))
+        return tid
+
+    def slice(self, tid: int, name: str, category: str, begin: int, end: int, **args: Any) -> None:
+        """Add a slice."""
+        self._out.append(
+            {
+                "ph": "X", "name": name, "cat": category, "pid": self.pid, "tid": tid, "ts": begin / 1e3,
+                "dur": max(end - begin, 1) / 1e3, "args": args,
+            }
+        )  # fmt: skip
+
+    def instant(self, tid: int, name: str, category: str, at: int, **args: Any) -> None:
+        """Add an event without duration."""
+        self._out.append({"ph": "i", "s": "t", "name": name, "cat": category, "pid": self.pid, "tid": tid, "ts": at / 1e3, "args": args})
+
+    def flow(self, phase: str, number: int, tid: int, name: str, at: int) -> None:
+        """Add a step of a flow: s, t, or f. It belongs to the innermost slice of the track at this time."""
+        step: dict[str, Any] = {"ph": phase, "id": number, "name": name, "cat": "flow", "pid": self.pid, "tid": tid, "ts": at / 1e3}
+        if phase == "f":
+            step["bp"] = "e"
+        self._out.append(step)
+
+    def counter(self, name: str, changes: Iterable[tuple[int, int]], unit: str) -> None:
+        """Add a counter from its changes: (time, difference)."""
+        value = 0
+        for at, group in itertools.groupby(sorted(changes), key=lambda change: change[0]):
+            value += sum(difference for _, difference in group)
+            self._out.append({"ph": "C", "name": name, "pid": self.pid, "tid": 0, "ts": at / 1e3, "args": {unit: value}})
+
+
+class _Lanes:
+    """Distributes slices that may overlap over lanes. They must come in the order of their beginnings."""
+
+    def __init__(self) -> None:
+        self._ends: dict[Any, list[int]] = defaultdict(list)
+
+    def lane(self, track: Any, begin: int, end: int) -> int:
+        """Return the first lane of a track that is free from begin on, and take it until end."""
+        ends = self._ends[track]
+        for lane, until in enumerate(ends):
+            if until <= begin:
+                ends[lane] = end
+                return lane
+        ends.append(end)
+        return len(ends) - 1
+
+
+def _last_moment(begin: int, end: int) -> int:
+    """Return the last time that is within a slice."""
+    return max(begin, end - 1)
+
+
+def render(trace: Trace) -> dict[str, Any]:
+    """Return the timeline of a trace as Chrome's JSON object."""
+    out: list[dict[str, Any]] = []
+    found = flows.of(trace)
+    processes = {pe.pe: _Process(out, pe) for pe in trace.pes}
+    tids: dict[int, int] = {}  #: tracks of calls, by id()
+    for pe in trace.pes:
+        _host(processes[pe.pe], pe)
+        _calls(processes[pe.pe], pe, found, tids)
+        _queues(processes[pe.pe], pe)
+    _connect(processes, found, tids)
+    return {"traceEvents": out, "displayTimeUnit": "ns"}
+
+
+def write(trace: Trace, file: TextIO) -> None:
+    """Write the timeline of a trace."""
+    json.dump(render(trace), file, separators=(",", ":"))
+
+
+def _host(process: _Process, pe: TracedPE) -> None:
+    for event in pe.events:
+        if event.ring == events.HOST:
+            tid = process.track(_HOST, event.thread, 0, f"host: {pe.threads.get(event.thread, event.thread)}")
+            args = {"stream": hex(event.value)} if event.code == events.LAUNCHED and event.value else {}
+            kind = "launch" if event.code == events.LAUNCHED else "host"
+            process.slice(tid, event.name, kind, event.begin, event.end, **args)
+
+
+def _calls(process: _Process, pe: TracedPE, found: flows.Flows, tids: dict[int, int]) -> None:
+    """Add the calls of kernels, each within a slice of its kernel; waits have tracks of their own."""
+    lanes, by_launch = _Lanes(), defaultdict[tuple[int, int], list[Event]](list)
+    for event in pe.events:
+        if event.in_kernel:
+            by_launch[event.launch, event.block].append(event)
+    names = launches(pe)
+    for (launch, block), calls in sorted(by_launch.items(), key=lambda item: item[1][0].begin):
+        begin, end = calls[0].begin, max(call.end for call in calls)
+        tid = process.track(_BLOCK, 2 * block, 0, f"block {block}")
+        process.slice(tid, names.get(launch, "kernel"), "kernel", begin, end, launch=launch)
+    for event in pe.events:
+        if event.in_kernel:
+            waits = flows.is_wait(event)
+            lane = lanes.lane((event.block, waits), event.begin, event.end)
+            name = f"block {event.block}" + (": waits" if waits else "")
+            tid = tids[id(event)] = process.track(_BLOCK, 2 * event.block + waits, lane, name)
+            args = _arguments(pe, event)
+            if (write := found.ended_by.get(id(event))) is not None:
+                args["ended by"] = f"{write.full_name} of PE {write.pe}, block {write.block}"
+            process.slice(tid, _title(event), "wait" if waits else "call", event.begin, event.end, **args)
+
+
+def _title(event: Event) -> str:
+    """Return a short description of a call."""
+    if event.peer < 0:
+        return event.full_name
+    of_data = event.name in flows.PUTS | flows.GETS and event.name != "signal_op"
+    size = f" {size_text(event.nbytes)}" if of_data else ""
+    return f"{event.full_name}{size} {'from' if event.name in flows.GETS else 'to' if event.name in flows.PUTS else 'on'} PE {event.peer}"
+
+
+def _arguments(pe: TracedPE, event: Event) -> dict[str, Any]:
+    """Return the details of a call."""
+    args: dict[str, Any] = {"scope": _SCOPES[event.scope], "thread": event.thread}
+    if event.peer >= 0:
+        args |= {"peer": event.peer, "bytes": event.nbytes}
+    elif event.name in pe.collectives:
+        args |= {"team": event.word, "channel": event.value, "bytes": event.nbytes}
+    if event.address:
+        args["offset in heap"] = pe.heap_offset(event.address)
+    if flows.is_wait(event) and event.name != "set_lock":
+        args["waits for"] = f"{_COMPARISONS[event.comparison]} {event.value}"
+    elif event.name.startswith(("put_signal", "signal_op")):
+        args |= {"signal": event.value, "signal at": pe.heap_offset(event.word or event.address)}
+    return args
+
+
+def _queues(process: _Process, pe: TracedPE) -> None:
+    """Add the events of queue pairs, and the number of outstanding WQEs."""
+    num_qps, written, changes = pe.job["num_qps"], defaultdict[int, int](int), list[tuple[int, int]]()
+    completed = defaultdict[int, int](int)
+    for event in pe.events:
+        if event.code < events.WRITTEN or event.ring == events.HOST:
+            continue
+        tid = process.track(_QUEUE, event.word, 0, f"queue pair {event.word % num_qps} to PE {event.word // num_qps}")
+        process.instant(tid, event.name, "queue", event.begin, index=event.value)
+        if event.code == events.WRITTEN:
+            written[event.word] = max(written[event.word], event.value)
+            completed.setdefault(event.word, event.value - event.nbytes)
+            changes.append((event.begin, event.nbytes))
+        elif event.code == events.COMPLETED and event.value > completed[event.word]:
+            changes.append((event.begin, completed[event.word] - event.value))
+            completed[event.word] = event.value
+    if changes:
+        process.counter("outstanding WQEBBs", changes, "WQEBBs")
+
+
+def _connect(processes: dict[int, _Process], found: flows.Flows, tids: dict[int, int]) -> None:
+    """Add arrivals, the flows from puts to arrivals to the waits that they ended, and those of collectives, from the last to come."""
+    lanes, numbers, in_flight = _Lanes(), itertools.count(1), defaultdict[int, list[tuple[int, int]]](list)
+    for arrival in found.arrivals:
+        write = arrival.write
+        in_flight[write.pe] += [(write.begin, write.nbytes), (arrival.at, -write.nbytes)]
+        target = processes.get(write.peer)
+        if target is None:  # Its file is missing.
+            continue
+        number, name = next(numbers), f"{write.name} to PE {write.peer}"
+        processes[write.pe].flow("s", number, tids[id(write)], name, write.begin)
+        lane = lanes.lane((write.peer, write.pe), write.begin, arrival.at)
+        tid = target.track(_ARRIVALS, write.pe, lane, f"from PE {write.pe}")
+        target.slice(tid, f"{write.name} {size_text(write.nbytes)}", "arrival", write.begin, arrival.at, bytes=write.nbytes)
+        target.flow("f" if arrival.wait is None else "t", number, tid, name, _last_moment(write.begin, arrival.at))
+        if (wait := arrival.wait) is not None:
+            processes[wait.pe].flow("f", number, tids[id(wait)], name, _last_moment(wait.begin, wait.end))
+    for pe, changes in in_flight.items():
+        processes[pe].counter("bytes in flight", changes, "bytes")
+    for meeting in found.meetings:
+        last = meeting.last
+        for call in meeting.calls:
+            if call is not last:
+                number, name = next(numbers), f"last to come to {last.full_name}"
+                processes[last.pe].flow("s", number, tids[id(last)], name, last.begin)
+                processes[call.pe].flow("f", number, tids[id(call)], name, _last_moment(call.begin, call.end))

@@ -1,0 +1,209 @@
+"""Trace files as events: the records of each PE, with names, in the clock of the first PE."""
+
+import glob
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pgas.base import events
+from pgas.base.errors import PgasError
+from pgas.trace.clocks import Alignment, GpuClock, align
+
+#: Suffixes of names, by the number of a scope in events.
+_SUFFIXES = ("", "_warp", "_block")
+
+
+@dataclass(slots=True)
+class Event:
+    """One event. Times are in ns since the beginning of the trace, in the clock of the first PE."""
+
+    pe: int  #: PE that wrote it
+    ring: int
+    code: int
+    name: str  #: operation without scope, name of a kernel or host function, or of a NIC's event
+    scope: int  #: threads that made the call together: 0 for a thread, 1 for a warp, 2 for a block
+    comparison: int
+    thread: int
+    block: int
+    launch: int
+    begin: int
+    end: int
+    peer: int  #: PE that the operation is on; -1 if there is none
+    address: int
+    nbytes: int
+    word: int
+    value: int
+
+    @property
+    def in_kernel(self) -> bool:
+        """Whether it is a call in a kernel."""
+        return self.code < events.WRITTEN
+
+    @property
+    def full_name(self) -> str:
+        """The name with its scope."""
+        return self.name + _SUFFIXES[self.scope]
+
+
+@dataclass
+class TracedPE:
+    """What one PE wrote."""
+
+    path: str
+    job: dict[str, Any]
+    exchanges: list[list[tuple[int, int]]] = field(default_factory=list)
+    gpu_clocks: list[GpuClock] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+    threads: dict[int, str] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    teams: dict[int, tuple[int, ...]] = field(default_factory=dict)  #: members, by the team's number
+    lost: dict[int, int] = field(default_factory=dict)  #: events that were overwritten, by ring
+
+    @property
+    def pe(self) -> int:
+        return int(self.job["pe"])
+
+    @property
+    def collectives(self) -> Sequence[str]:
+        """Names of the collectives of teams."""
+        return self.job["collectives"]  # type: ignore[no-any-return]
+
+    def slot_of(self, address: int) -> tuple[int, int]:
+        """Return the PE in whose slot an address is, and its offset there."""
+        base, shift, _ = self.job["window"]
+        return (address - base) >> shift, address & ((1 << shift) - 1)
+
+    def heap_offset(self, address: int) -> int:
+        """Return the offset of an address in the symmetric heap; negative in team memory."""
+        return self.slot_of(address)[1] - int(self.job["window"][2])
+
+
+@dataclass
+class Trace:
+    """The trace of a job."""
+
+    pes: list[TracedPE]
+    alignment: Alignment
+    duration: int  #: ns from the first event to the last
+
+    def events(self) -> Iterable[Event]:
+        """Yield all events, PE by PE."""
+        for pe in self.pes:
+            yield from pe.events
+
+
+def files(names: Iterable[str]) -> list[str]:
+    """Return the paths of trace files from what a user names: files, or the FILE of PGAS_TRACE=timeline:FILE.
+
+    Raises:
+        PgasError: if there is no such file.
+    """
+    found: list[str] = []
+    for name in names:
+        of_pes = [path for path in glob.glob(f"{glob.escape(name)}.*") if path[len(name) + 1 :].isdigit()]
+        if Path(name).is_file():
+            found.append(name)
+        elif of_pes:
+            found += sorted(of_pes, key=lambda path: int(path.rpartition(".")[2]))
+        else:
+            raise PgasError(f"there is no trace file {name} or {name}.0; set PGAS_TRACE=timeline:{name} when you run the job")
+    return list(dict.fromkeys(found))
+
+
+def read(names: Iterable[str]) -> Trace:
+    """Read the trace files of a job.
+
+    Raises:
+        PgasError: if a file is missing or is not a trace file, or files are of different jobs.
+    """
+    pes, records = [], []
+    for path in files(names):
+        try:
+            pe, of_pe = _read(path)
+        except (OSError, ValueError) as error:
+            raise PgasError(str(error)) from error
+        pes.append(pe)
+        records.append(of_pe)
+    numbers = [pe.pe for pe in pes]
+    if len(set(numbers)) < len(numbers) or len({pe.job["n_pes"] for pe in pes}) > 1:
+        listed = ", ".join(f"{pe.path} is of PE {pe.pe} of {pe.job['n_pes']}" for pe in pes)
+        raise PgasError(f"the trace files are of different jobs: {listed}; name the files of one job")
+    order = np.argsort(numbers)
+    pes, records = [pes[i] for i in order], [records[i] for i in order]
+    alignment = align([(pe.job["boot"], pe.exchanges, pe.gpu_clocks) for pe in pes])
+    for i, (pe, of_pe) in enumerate(zip(pes, records, strict=True)):
+        for ring, rows in of_pe:
+            _add(pe, ring, rows, lambda times, ring=ring, i=i: alignment.aligned(i, times, on_gpu=ring >= events.BLOCKS))
+    return Trace(pes, alignment, _begin_at_zero(pes))
+
+
+def _read(path: str) -> tuple[TracedPE, list[tuple[int, np.ndarray]]]:
+    """Return a PE without events, and its records by ring, in the order of tickets."""
+    data, rings, capacity = events.open_for_reading(path)
+    told = list(events.lines(data))
+    job = next((line["job"] for line in told if "job" in line), None)
+    if job is None:
+        raise ValueError(f"{path}: the job did not begin: there is no description of it in the file")
+    pe = TracedPE(path, job)
+    for line in told:
+        if "exchanges" in line:
+            pe.exchanges.append([(int(a), int(b)) for a, b in line["exchanges"]])
+        elif "gpu_clock" in line:
+            pe.gpu_clocks.append(GpuClock(**line["gpu_clock"]))
+        elif "name" in line:
+            pe.names[line["name"]] = line["text"]
+        elif "team" in line:
+            pe.teams[line["team"]] = tuple(line["pes"])
+        elif "thread" in line:
+            pe.threads[line["thread"]] = line["text"]
+    records = []
+    table = np.frombuffer(data, np.uint64, rings * capacity * 8, events.RINGS).reshape(rings, capacity, 8)
+    used = np.flatnonzero(table[:, 0, 1])  # Rings fill from the first slot on, and no event begins at 0.
+    for ring in used.tolist():
+        rows = table[ring][table[ring][:, 1] != 0]
+        tickets = rows[:, 0] >> np.uint64(events.TICKET_SHIFT)
+        rows = rows[np.argsort(tickets, kind="stable")]
+        if lost := int(tickets.max()) + 1 - len(rows):
+            pe.lost[ring] = lost
+        records.append((ring, rows))
+    return pe, records
+
+
+def _add(pe: TracedPE, ring: int, rows: np.ndarray, aligned: Any) -> None:
+    operations = pe.job["operations"]
+    begins, ends = aligned(rows[:, events.BEGIN // 8]), aligned(rows[:, events.END // 8])
+    for row, begin, end in zip(rows.tolist(), begins.tolist(), ends.tolist(), strict=True):
+        what, _, _, who, address, size, word, value = row
+        code = what & events.CODE_MASK
+        scope = what >> events.SCOPE_SHIFT & events.SCOPE_MASK
+        if code < len(operations):
+            name = operations[code].removesuffix(_SUFFIXES[scope])
+        elif code in (events.CALLED, events.LAUNCHED):
+            name = pe.names.get(address, "?")
+        else:
+            name = events.NAMES.get(code, f"event {code:#x}")
+        peer = who & events.NOBODY
+        pe.events.append(
+            Event(
+                pe.pe, ring, code, name, scope,
+                what >> events.COMPARISON_SHIFT & events.COMPARISON_MASK, what >> events.THREAD_SHIFT & events.THREAD_MASK,
+                who >> events.BLOCK_SHIFT, size >> events.LAUNCH_SHIFT, begin, end, -1 if peer == events.NOBODY else peer,
+                address, size & events.SIZE_MASK, word, value,
+            )
+        )  # fmt: skip
+
+
+def _begin_at_zero(pes: list[TracedPE]) -> int:
+    """Let times begin at the first event. Return the time of the last."""
+    first = min((event.begin for pe in pes for event in pe.events), default=0)
+    last = first
+    for pe in pes:
+        for event in pe.events:
+            last = max(last, event.end)
+            event.begin -= first
+            event.end -= first
+        pe.events.sort(key=lambda event: (event.begin, -event.end))
+    return last - first

@@ -1,0 +1,191 @@
+"""Timelines of jobs (PGAS_TRACE=timeline): the JSON is read back, and has what the programs did."""
+
+import json
+import re
+from collections import Counter, defaultdict
+from itertools import pairwise
+
+import pytest
+from jobs import also
+from jobs import job as job
+
+from pgas.base import events
+from pgas.base.errors import PgasError
+from pgas.trace import chrome
+from pgas.trace.command import summary
+from pgas.trace.reading import files, read
+
+#: Puts of every kind around a ring, each size only once. The waits are for signals of the left neighbor.
+RING = """
+@pgas.jit
+def around(data, inbox, sig, right, turn):
+    i = cuda.threadIdx.x
+    pgas.put_signal_block(inbox, data[:40], sig, 0, turn, pgas.SIGNAL_SET, right)
+    if i == 0:
+        pgas.signal_wait_until(sig, 0, pgas.GE, turn)
+        pgas.put(inbox, data, right, 24)
+        pgas.put_nbi(inbox, data[:16], right)
+        pgas.iput(inbox, data, 2, 2, right, 6)
+        pgas.p(inbox, 3, 1.5, right)
+        pgas.fence()
+        pgas.signal_op(sig, 1, turn, pgas.SIGNAL_SET, right)
+        pgas.wait_until(sig, 1, pgas.GE, turn)
+        pgas.atomic_add(sig, 2, 1, right)
+        pgas.get(inbox, data, right, 12)
+    cuda.syncthreads()
+    pgas.put_warp(inbox, data[:8], right)
+    pgas.barrier_all_block()
+
+with pgas.init():
+    me, n = pgas.my_pe(), pgas.n_pes()
+    data, inbox, sig = pgas.ones(64), pgas.zeros(64), pgas.zeros(4, np.uint64)
+    for turn in (1, 2):
+        pgas.launch(around, 1, 32, (data, inbox, sig, (me + 1) % n, turn))
+        pgas.synchronize()
+"""
+
+#: By title, bytes of each call of RING that sends.
+SENT = {"put_signal_block": 320, "put": 192, "put_nbi": 128, "iput": 48, "p": 8, "signal_op": 8, "atomic_add": 8, "put_warp": 64}
+
+
+def traced(job, tmp_path, text, npes=2, **variables):
+    ended = job(text, npes=npes, PGAS_TRACE=f"timeline:{tmp_path}/t", **variables)
+    assert ended.status == 0, ended
+    return read([f"{tmp_path}/t"])
+
+
+def of_phase(rendered, phase):
+    return [event for event in rendered["traceEvents"] if event["ph"] == phase]
+
+
+def check_flows(rendered):
+    """Check that every flow begins, ends once, and goes forward; return its steps by number."""
+    steps = defaultdict(list)
+    for event in rendered["traceEvents"]:
+        if event["ph"] in "stf":
+            steps[event["id"]].append(event)
+    slices = defaultdict(list)
+    for event in of_phase(rendered, "X"):
+        slices[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    for flow in steps.values():
+        phases = "".join(step["ph"] for step in flow)
+        assert re.fullmatch("st?f", phases), flow
+        assert all(a["ts"] <= b["ts"] for a, b in pairwise(flow)), flow
+        for step in flow:  # Perfetto drops a step that is in no slice.
+            assert any(begin <= step["ts"] < end for begin, end in slices[step["pid"], step["tid"]]), step
+    return steps
+
+
+def check_tracks(rendered):
+    """Check that slices of a track do not overlap, unless one is within the other."""
+    tracks = defaultdict(list)
+    for event in of_phase(rendered, "X"):
+        assert event["dur"] > 0 <= event["ts"]
+        tracks[event["pid"], event["tid"]].append((event["ts"], -event["dur"]))
+    for slices in tracks.values():
+        open_until = []
+        for begin, length in sorted(slices):
+            while open_until and open_until[-1] <= begin + 1e-9:
+                open_until.pop()
+            assert not open_until or begin - length <= open_until[-1] + 1e-6
+            open_until.append(begin - length)
+
+
+def check_ring(trace, npes):
+    rendered = json.loads(json.dumps(chrome.render(trace)))
+    calls = [e for e in of_phase(rendered, "X") if e["cat"] == "call"]
+    sent = Counter((e["pid"] - 1, e["name"].split()[0], e["args"]["bytes"], e["args"]["peer"]) for e in calls if "peer" in e["args"])
+    once = {(pe, name, nbytes, (pe + 1) % npes) for pe in range(npes) for name, nbytes in SENT.items()}
+    once |= {(pe, "get", 96, (pe + 1) % npes) for pe in range(npes)}
+    assert sent == Counter(dict.fromkeys(once, 2))  # two turns
+    assert {e["args"]["name"] for e in of_phase(rendered, "M") if e["name"] == "process_name"} == {
+        f"PE {pe} ({trace.pes[pe].job['transport']}, the simulator, {trace.pes[pe].job['machine']})" for pe in range(npes)
+    }
+    # Every wait was ended by a call of the left neighbor, and the flow from there ends in it.
+    waits = [e for e in of_phase(rendered, "X") if e["cat"] == "wait"]
+    assert len(waits) == npes * 4
+    for wait in waits:
+        left = (wait["pid"] - 2) % npes
+        assert re.match(rf"(put_signal_block|signal_op) of PE {left}, block 0", wait["args"]["ended by"]), wait
+    flows = check_flows(rendered)
+    ends = {(flow[-1]["pid"], flow[-1]["tid"], flow[-1]["ts"]) for flow in flows.values() if len(flow) == 3}
+    assert all(any(p == w["pid"] and t == w["tid"] and w["ts"] <= at < w["ts"] + w["dur"] for p, t, at in ends) for w in waits)
+    # Each of 8 operations of a turn arrives; of the barrier, all but the last to come are released.
+    assert len(flows) == npes * 2 * len(SENT) + 2 * (npes - 1)
+    check_tracks(rendered)
+    assert [e["args"]["bytes"] for e in of_phase(rendered, "C") if e["name"] == "bytes in flight"][-1] == 0
+    kernels = {e["name"] for e in of_phase(rendered, "X") if e["cat"] in ("kernel", "launch")}
+    assert kernels == {"around[1, 32]"}
+    return rendered
+
+
+@pytest.mark.parametrize("npes", [2, also(4)])
+def test_ring(job, tmp_path, npes):
+    trace = traced(job, tmp_path, RING, npes, PGAS_TRANSPORT="p2p")
+    check_ring(trace, npes)
+    assert len(list(summary(trace))) == 1  # nothing was lost, and the clock is the same
+
+
+def test_overwritten_events_are_counted(job, tmp_path):
+    text = """
+@pgas.jit
+def many(data, pe):
+    for i in range(100):
+        pgas.p(data, i, i, pe)
+
+with pgas.init():
+    data = pgas.zeros(100, np.int32)
+    many[1, 1](data, 0)
+    pgas.synchronize()
+"""
+    trace = traced(job, tmp_path, text, 1, PGAS_TRACE_EVENTS="64")
+    assert trace.pes[0].lost == {events.BLOCKS: 36}
+    assert [e.value for e in trace.events() if e.name == "p"] == list(range(36, 100))
+    assert any(re.match("PE 0: the oldest 36 events of block 0 were overwritten", line) for line in summary(trace))
+
+
+def test_a_killed_job_keeps_what_it_wrote(job, tmp_path):
+    text = """
+@pgas.jit
+def work(data, pe, turn):
+    pgas.put(data, data, pe, turn)
+
+pgas.init()
+data = pgas.zeros(8, np.int32)
+for turn in range(1, 6):
+    work[1, 1](data, 0, turn)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ended = job(text, npes=1, PGAS_TRACE=f"timeline:{tmp_path}/t")
+    assert ended.status != 0
+    trace = read([f"{tmp_path}/t"])
+    assert [e.nbytes for e in trace.events() if e.name == "put"] == [4, 8, 12, 16, 20]
+    assert [e.name for e in trace.events() if e.code == events.LAUNCHED] == ["work[1, 1]"] * 5
+
+
+def test_jobs_of_one_process_have_files_of_their_own(job, tmp_path):
+    text = "for _ in range(2):\n    with pgas.init():\n        pgas.zeros(1)\n"
+    traced(job, tmp_path, text, 1)
+    assert [read([f"{tmp_path}/{name}"]).pes[0].pe for name in ("t", "t-2")] == [0, 0]
+
+
+def test_wrong_files(tmp_path):
+    with pytest.raises(PgasError, match=r"there is no trace file .*/none or .*/none.0; set PGAS_TRACE=timeline:"):
+        files([f"{tmp_path}/none"])
+    (tmp_path / "other").write_text("x" * (2 << 20))
+    with pytest.raises(PgasError, match="other is not a trace file of pgas 1"):
+        read([f"{tmp_path}/other"])
+    file = events.TraceFile(f"{tmp_path}/early.0", 64)
+    file.close()
+    with pytest.raises(PgasError, match="the job did not begin"):
+        read([f"{tmp_path}/early"])
+
+
+def test_a_file_that_cannot_be_written(job, tmp_path):
+    ended = job("pgas.init()", npes=1, PGAS_TRACE=f"timeline:{tmp_path}/no/t")
+    assert re.search(r"PGAS_TRACE=timeline:.*/no/t: cannot write .*/no/t.0: No such file or directory", ended.err), ended
+
+
+def test_unknown_words(job):
+    ended = job("pgas.init()", npes=1, PGAS_TRACE="time")
+    assert "PGAS_TRACE=time: unknown: time; must be among wqe, cqe, cmd, timeline[:FILE]" in ended.err, ended
