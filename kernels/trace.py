@@ -46,9 +46,11 @@ def end(began, code, peer, address, nbytes, word, value):
 
 
 @device
-def mark(code, queue, index, nbytes):
-    """Write an event without duration. queue: number of a queue pair, index: of a WQEBB, or a ticket."""
-    began = begin()
+def mark(began, code, queue, index, nbytes):
+    """Write an event of a queue pair. queue: its number, index: of a WQEBB, or a ticket.
+
+    began: the result of begin(), before what it marks is visible to others; otherwise their events could have earlier times.
+    """
     _write(began, began[1], code, _NOBODY, _0, nbytes, queue, index)
 
 

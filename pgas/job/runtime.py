@@ -121,7 +121,8 @@ class Job(Collective):
             self._step(lambda: self.health.detector.add("the software NIC", process))
         if self.timeline is not None:
             job = {"pe": self.my_pe, "n_pes": self.n_pes, "transport": self.transport, "reason": self.reason}
-            job |= {"gpu": self.pes[self.my_pe].gpu_name, "near": list(self.near_pes)}
+            qpns = [qp.qpn for qp in self.nic.qps] if self.nic is not None else []
+            job |= {"gpu": self.pes[self.my_pe].gpu_name, "near": list(self.near_pes), "qpns": qpns}
             self.timeline.start(job, [(number, record.pes) for number, record in self.teams.records.items()], self.exchange)
         self._formed = True
 
@@ -154,7 +155,9 @@ class Job(Collective):
             requested,
             self.paths.choice,
             self.gpu is not None,
-            lambda cpu: card.SoftwareCard(requested, self.gpu, self.pes, self.my_pe, remark, rung_by_cpu=cpu),
+            lambda cpu: card.SoftwareCard(
+                requested, self.gpu, self.pes, self.my_pe, remark, rung_by_cpu=cpu, timeline=self.timeline.base if self.timeline else ""
+            ),
             remark,
         )
         own = (heap_segment(teams_size, heap_size),)

@@ -64,7 +64,8 @@ class Timeline:
 
     def __init__(self, base: str, me: int, capacity: int) -> None:
         number = next(_jobs)
-        path = f"{base}.{me}" if number == 1 else f"{base}-{number}.{me}"
+        self.base = base if number == 1 else f"{base}-{number}"  #: beginning of the names of this job's files
+        path = f"{self.base}.{me}"
         try:
             self._file = events.TraceFile(path, capacity)
         except OSError as error:

@@ -1,7 +1,7 @@
 """The timeline as JSON of Chrome's trace viewer, which Perfetto opens (ui.perfetto.dev): a process per PE, tracks, flows, and counters.
 
-Tracks of a process: the host's threads; per block, its calls and its waits; what arrives from each other PE; queue pairs; the proxy thread.
-Calls of a block that overlap are on several tracks, because slices of one track must not.
+Tracks of a process: the host's threads; per block, its calls and its waits; queue pairs, the proxy thread, and the software NIC, with a
+slice per post; what arrives from each other PE. Slices that overlap are on several tracks, because those of one track must not.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from pgas.trace.launches import launches
 from pgas.trace.reading import Event, Trace, TracedPE
 
 #: Order of the kinds of tracks in a process.
-_HOST, _PROXY, _BLOCK, _ARRIVALS, _QUEUE = range(5)
+_HOST, _BLOCK, _QUEUE, _PROXY, _NIC, _ARRIVALS = range(6)
 
 _SCOPES = ("thread", "warp", "block")
 _COMPARISONS = ("==", "!=", ">", "<=", "<", ">=")
@@ -105,8 +105,7 @@ def render(trace: Trace) -> dict[str, Any]:
     for pe in trace.pes:
         _host(processes[pe.pe], pe)
         _calls(processes[pe.pe], pe, found, tids)
-        _queues(processes[pe.pe], pe)
-    _connect(processes, found, tids)
+    _connect(processes, found, tids, _posts(processes, trace, found))
     return {"traceEvents": out, "displayTimeUnit": "ns"}
 
 
@@ -142,6 +141,8 @@ def _calls(process: _Process, pe: TracedPE, found: flows.Flows, tids: dict[int, 
             name = f"block {event.block}" + (": waits" if waits else "")
             tid = tids[id(event)] = process.track(_BLOCK, 2 * event.block + waits, lane, name)
             args = _arguments(pe, event)
+            if posts := found.posts_of.get(id(event)):
+                args["queue pair"] = ", ".join(str(queue % pe.job["num_qps"]) for queue in sorted({post.queue for post in posts}))
             if (write := found.ended_by.get(id(event))) is not None:
                 args["ended by"] = f"{write.full_name} of PE {write.pe}, block {write.block}"
             process.slice(tid, _title(event), "wait" if waits else "call", event.begin, event.end, **args)
@@ -172,28 +173,51 @@ def _arguments(pe: TracedPE, event: Event) -> dict[str, Any]:
     return args
 
 
-def _queues(process: _Process, pe: TracedPE) -> None:
-    """Add the events of queue pairs, and the number of outstanding WQEs."""
-    num_qps, written, changes = pe.job["num_qps"], defaultdict[int, int](int), list[tuple[int, int]]()
-    completed = defaultdict[int, int](int)
-    for event in pe.events:
-        if event.code < events.WRITTEN or event.ring == events.HOST:
-            continue
-        tid = process.track(_QUEUE, event.word, 0, f"queue pair {event.word % num_qps} to PE {event.word // num_qps}")
-        process.instant(tid, event.name, "queue", event.begin, index=event.value)
-        if event.code == events.WRITTEN:
-            written[event.word] = max(written[event.word], event.value)
-            completed.setdefault(event.word, event.value - event.nbytes)
-            changes.append((event.begin, event.nbytes))
-        elif event.code == events.COMPLETED and event.value > completed[event.word]:
-            changes.append((event.begin, completed[event.word] - event.value))
-            completed[event.word] = event.value
-    if changes:
-        process.counter("outstanding WQEBBs", changes, "WQEBBs")
+def _posts(processes: dict[int, _Process], trace: Trace, found: flows.Flows) -> dict[int, list[tuple[_Process, int, int]]]:
+    """Add the tracks of queue pairs, the proxy thread, and the software NIC.
+
+    Return by id() of a post its slices, in the order in which it passed through them: process, track, and a time within.
+    """
+    lanes, passed = _Lanes(), defaultdict[int, list[tuple[_Process, int, int]]](list)
+    changes = defaultdict[int, list[tuple[int, int]]](list)
+    qps = {pe.pe: pe.job["num_qps"] for pe in trace.pes}
+    for post in found.posts:
+        process, peer = processes[post.pe], post.queue // qps[post.pe]
+        name = f"queue pair {post.queue % qps[post.pe]} to PE {peer}"
+        what = post.call.full_name if post.call is not None else "WQE"
+        lane = lanes.lane((post.pe, post.queue), post.written, post.last + 1)
+        tid = process.track(_QUEUE, post.queue, lane, name)
+        stages = {"doorbell": post.rung, "fetched": post.fetched, "CQE written": post.executed, "CQE seen": post.seen}
+        took = {stage: f"{(at - post.written) / 1e3:.3f} us after it was written" for stage, at in stages.items() if at is not None}
+        process.slice(tid, what, "queue", post.written, post.last + 1, index=post.end, WQEBBs=post.wqebbs, **took)
+        for stage, at in stages.items():
+            if at is not None:
+                process.instant(tid, stage, "queue", at)
+        passed[id(post)].append((process, tid, post.written))
+        if post.posted is not None:
+            lane = lanes.lane((post.pe, "proxy"), post.posted, (post.seen or post.posted) + 1)
+            tid = process.track(_PROXY, 0, lane, "proxy thread")
+            process.slice(tid, what, "proxy", post.posted, (post.seen or post.posted) + 1, **{"queue pair": name})
+            passed[id(post)].append((process, tid, post.posted))
+        if post.fetched is not None and post.executed is not None:
+            lane = lanes.lane((post.pe, "nic"), post.fetched, post.executed + 1)
+            tid = process.track(_NIC, 0, lane, "software NIC")
+            process.slice(tid, what, "nic", post.fetched, post.executed + 1, **{"queue pair": name})
+            passed[id(post)].append((process, tid, post.fetched))
+        if post.seen is not None:
+            changes[post.pe] += [(post.written, 1), (post.seen, -1)]
+    for number, of_pe in changes.items():
+        processes[number].counter("outstanding posts", of_pe, "posts")
+    return passed
 
 
-def _connect(processes: dict[int, _Process], found: flows.Flows, tids: dict[int, int]) -> None:
-    """Add arrivals, the flows from puts to arrivals to the waits that they ended, and those of collectives, from the last to come."""
+def _connect(
+    processes: dict[int, _Process], found: flows.Flows, tids: dict[int, int], passed: dict[int, list[tuple[_Process, int, int]]]
+) -> None:
+    """Add arrivals, the flows from puts through the NIC to arrivals to the waits that they ended, and those from the last of a collective.
+
+    tids: tracks of calls by id(). passed: the result of _posts().
+    """
     lanes, numbers, in_flight = _Lanes(), itertools.count(1), defaultdict[int, list[tuple[int, int]]](list)
     for arrival in found.arrivals:
         write = arrival.write
@@ -203,6 +227,9 @@ def _connect(processes: dict[int, _Process], found: flows.Flows, tids: dict[int,
             continue
         number, name = next(numbers), f"{write.name} to PE {write.peer}"
         processes[write.pe].flow("s", number, tids[id(write)], name, write.begin)
+        for post in found.posts_of.get(id(write), ())[-1:]:
+            for process, tid, at in passed[id(post)]:
+                process.flow("t", number, tid, name, at)
         lane = lanes.lane((write.peer, write.pe), write.begin, arrival.at)
         tid = target.track(_ARRIVALS, write.pe, lane, f"from PE {write.pe}")
         target.slice(tid, f"{write.name} {size_text(write.nbytes)}", "arrival", write.begin, arrival.at, bytes=write.nbytes)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pgas.base import events
 from pgas.base.errors import PgasError
 from pgas.trace import chrome
-from pgas.trace.reading import Trace, read
+from pgas.trace.reading import NIC, Trace, read
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,12 +37,15 @@ def run(options: argparse.Namespace) -> int:
 def summary(trace: Trace) -> Iterable[str]:
     """Yield lines about the whole trace."""
     first, total = trace.pes[0], sum(len(pe.events) for pe in trace.pes)
-    of = f"{len(trace.pes)} of {first.job['n_pes']} PEs, transport {first.job['transport']}"
-    yield f"{of}: {total} events in {trace.duration / 1e6:.3f} ms"
+    pes = f"{len(trace.pes)} of {first.job['n_pes']} PEs, transport {first.job['transport']}"
+    yield f"{pes}: {total} events in {trace.duration / 1e6:.3f} ms"
+    if trace.card_error:
+        yield f"the clock of the software NIC is aligned to {trace.card_error / 1e3:.1f} us"
     for i, pe in enumerate(trace.pes):
         error = trace.alignment.error(i)
         if error:
             yield f"PE {pe.pe}: its clock is aligned with that of PE {first.pe} to {error / 1e3:.1f} us"
         for ring, count in pe.lost.items():
-            where = {events.HOST: "the host", events.PROXY: "the proxy thread"}.get(ring, f"block {ring - events.BLOCKS}")
+            of = {events.HOST: "the host", events.PROXY: "the proxy thread", NIC: "the software NIC"}
+            where = of.get(ring, f"block {ring - events.BLOCKS}")
             yield f"PE {pe.pe}: the oldest {count} events of {where} were overwritten; set PGAS_TRACE_EVENTS to a larger number"

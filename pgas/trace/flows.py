@@ -6,11 +6,12 @@ this word, because programs use values in order.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import eq, ge, gt, le, lt, ne
 
 from pgas.base import events
+from pgas.trace.posts import Post, posts
 from pgas.trace.reading import Event, Trace, TracedPE
 
 #: Operations that send data to a PE, and operations that read from one.
@@ -65,20 +66,32 @@ class Flows:
     arrivals: list[Arrival]
     meetings: list[Meeting]
     ended_by: dict[int, Event]  #: by id() of a wait, the write that ended it
+    posts: list[Post]
+    posts_of: dict[int, list[Post]]  #: by id() of a call, its posts
 
 
 def of(trace: Trace) -> Flows:
     """Return the flows of a trace."""
+    posted, posts_of = posts(trace), defaultdict[int, list[Post]](list)
+    for post in posted:
+        if post.call is not None:
+            posts_of[id(post.call)].append(post)
     writes = sorted((e for e in trace.events() if is_write(e)), key=lambda e: e.begin)
     ended_by = _ended_by(trace, writes)
     waits = {id(ended_by[id(wait)]): wait for wait in trace.events() if id(wait) in ended_by}
-    arrivals = [Arrival(write, _arrived(write, waits.get(id(write))), waits.get(id(write))) for write in writes]
-    return Flows(arrivals, _meetings(trace), ended_by)
+    arrivals = [
+        Arrival(write, _arrived(write, waits.get(id(write)), posts_of.get(id(write), ())), waits.get(id(write))) for write in writes
+    ]
+    return Flows(arrivals, _meetings(trace), ended_by, posted, posts_of)
 
 
-def _arrived(write: Event, wait: Event | None) -> int:
-    """Return when a write had arrived at the latest: at its end, or when a wait for it ended, although the clocks may differ a little."""
-    return write.end if wait is None else max(write.begin, min(write.end, wait.end))
+def _arrived(write: Event, wait: Event | None, posts: Sequence[Post]) -> int:
+    """Return when a write had arrived at the latest.
+
+    Through a NIC, when its CQE was written or seen; otherwise at its end. If a wait for it ended earlier, then that is the time.
+    """
+    at = max([write.end if post.executed is post.seen is None else post.executed or post.seen or 0 for post in posts], default=write.end)
+    return at if wait is None else max(write.begin, min(at, wait.end))
 
 
 def _ended_by(trace: Trace, writes: Iterable[Event]) -> dict[int, Event]:

@@ -1,6 +1,9 @@
 """Trace files as events: the records of each PE, with names, in the clock of the first PE."""
 
 import glob
+import mmap
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +17,10 @@ from pgas.trace.clocks import Alignment, GpuClock, align
 
 #: Suffixes of names, by the number of a scope in events.
 _SUFFIXES = ("", "_warp", "_block")
+
+
+#: Number of the ring of events that the software NIC wrote.
+NIC = -1
 
 
 @dataclass(slots=True)
@@ -60,7 +67,7 @@ class TracedPE:
     threads: dict[int, str] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     teams: dict[int, tuple[int, ...]] = field(default_factory=dict)  #: members, by the team's number
-    lost: dict[int, int] = field(default_factory=dict)  #: events that were overwritten, by ring
+    lost: dict[int, int] = field(default_factory=dict)  #: events that were overwritten, by ring; NIC: of the software NIC
 
     @property
     def pe(self) -> int:
@@ -87,6 +94,7 @@ class Trace:
 
     pes: list[TracedPE]
     alignment: Alignment
+    card_error: float  #: ns by which the times of the software NIC may differ
     duration: int  #: ns from the first event to the last
 
     def events(self) -> Iterable[Event]:
@@ -103,11 +111,11 @@ def files(names: Iterable[str]) -> list[str]:
     """
     found: list[str] = []
     for name in names:
-        of_pes = [path for path in glob.glob(f"{glob.escape(name)}.*") if path[len(name) + 1 :].isdigit()]
+        of_job = [path for path in glob.glob(f"{glob.escape(name)}.*") if path[len(name) + 1 :].removeprefix("nic").isdigit()]
         if Path(name).is_file():
             found.append(name)
-        elif of_pes:
-            found += sorted(of_pes, key=lambda path: int(path.rpartition(".")[2]))
+        elif of_job:
+            found += sorted(of_job, key=lambda path: (len(path), path))
         else:
             raise PgasError(f"there is no trace file {name} or {name}.0; set PGAS_TRACE=timeline:{name} when you run the job")
     return list(dict.fromkeys(found))
@@ -119,14 +127,21 @@ def read(names: Iterable[str]) -> Trace:
     Raises:
         PgasError: if a file is missing or is not a trace file, or files are of different jobs.
     """
-    pes, records = [], []
+    pes, records, cards = [], [], []
     for path in files(names):
         try:
-            pe, of_pe = _read(path)
+            data, rings, capacity = events.open_for_reading(path)
+            told = list(events.lines(data))
+            of_file = _records(data, rings, capacity)
+            if card := next((line["card"] for line in told if "card" in line), None):
+                cards.append((path, card, of_file))
+            else:
+                pes.append(_described(path, told))
+                records.append(of_file)
         except (OSError, ValueError) as error:
             raise PgasError(str(error)) from error
-        pes.append(pe)
-        records.append(of_pe)
+    if not pes:
+        raise PgasError(f"there is no trace file of a PE among {', '.join(path for path, *_ in cards)}")
     numbers = [pe.pe for pe in pes]
     if len(set(numbers)) < len(numbers) or len({pe.job["n_pes"] for pe in pes}) > 1:
         listed = ", ".join(f"{pe.path} is of PE {pe.pe} of {pe.job['n_pes']}" for pe in pes)
@@ -135,15 +150,16 @@ def read(names: Iterable[str]) -> Trace:
     pes, records = [pes[i] for i in order], [records[i] for i in order]
     alignment = align([(pe.job["boot"], pe.exchanges, pe.gpu_clocks) for pe in pes])
     for i, (pe, of_pe) in enumerate(zip(pes, records, strict=True)):
-        for ring, rows in of_pe:
+        for ring, (lost, rows) in of_pe.items():
+            if lost:
+                pe.lost[ring] = lost
             _add(pe, ring, rows, lambda times, ring=ring, i=i: alignment.aligned(i, times, on_gpu=ring >= events.BLOCKS))
-    return Trace(pes, alignment, _begin_at_zero(pes))
+    card_errors = [_add_card(pes, alignment, card, *of_file[0]) for _, card, of_file in cards if of_file]
+    return Trace(pes, alignment, max(card_errors, default=0), _begin_at_zero(pes))
 
 
-def _read(path: str) -> tuple[TracedPE, list[tuple[int, np.ndarray]]]:
-    """Return a PE without events, and its records by ring, in the order of tickets."""
-    data, rings, capacity = events.open_for_reading(path)
-    told = list(events.lines(data))
+def _described(path: str, told: Iterable[dict[str, Any]]) -> TracedPE:
+    """Return a PE without events from the lines of its file."""
     job = next((line["job"] for line in told if "job" in line), None)
     if job is None:
         raise ValueError(f"{path}: the job did not begin: there is no description of it in the file")
@@ -159,17 +175,68 @@ def _read(path: str) -> tuple[TracedPE, list[tuple[int, np.ndarray]]]:
             pe.teams[line["team"]] = tuple(line["pes"])
         elif "thread" in line:
             pe.threads[line["thread"]] = line["text"]
-    records = []
+    return pe
+
+
+def _records(data: mmap.mmap, rings: int, capacity: int) -> dict[int, tuple[int, np.ndarray]]:
+    """Return the number of overwritten events, and the records in the order of tickets, of each ring that has any."""
+    found = {}
     table = np.frombuffer(data, np.uint64, rings * capacity * 8, events.RINGS).reshape(rings, capacity, 8)
     used = np.flatnonzero(table[:, 0, 1])  # Rings fill from the first slot on, and no event begins at 0.
     for ring in used.tolist():
         rows = table[ring][table[ring][:, 1] != 0]
         tickets = rows[:, 0] >> np.uint64(events.TICKET_SHIFT)
         rows = rows[np.argsort(tickets, kind="stable")]
-        if lost := int(tickets.max()) + 1 - len(rows):
-            pe.lost[ring] = lost
-        records.append((ring, rows))
-    return pe, records
+        found[ring] = int(tickets.max()) + 1 - len(rows), rows
+    return found
+
+
+def _add_card(pes: list[TracedPE], alignment: Alignment, card: dict[str, Any], lost: int, rows: np.ndarray) -> float:
+    """Add the events of a software NIC to the PEs whose queue pairs they are of. Return the error of their times in ns."""
+    queues = {(pe.pe, qpn): (pe, number) for pe in pes for number, qpn in enumerate(pe.job["qpns"])}
+    own = next((i for i, pe in enumerate(pes) if pe.job["boot"] == card["boot"]), 0)
+    times, error = rows[:, events.BEGIN // 8].astype(np.int64), 0.0
+    if card["on_gpu"]:
+        offset, error = _offset_of_card(queues, rows)
+        times += offset
+    else:
+        times = alignment.aligned(own, times, on_gpu=False)
+    for row, at in zip(rows.tolist(), times.tolist(), strict=True):
+        what, _, _, owner, qpn, _, _, index = row
+        pe, number = queues.get((owner, qpn), (None, 0))
+        if pe is not None:
+            code = what & events.CODE_MASK
+            pe.events.append(Event(pe.pe, NIC, code, events.NAMES[code], 0, 0, 0, 0, 0, at, at, -1, 0, 0, number, index))
+            if lost:
+                pe.lost[NIC] = lost
+    return error
+
+
+def _offset_of_card(queues: dict[tuple[int, int], tuple[TracedPE, int]], rows: np.ndarray) -> tuple[int, float]:
+    """Return what to add to the times of a software NIC on a GPU, and its error.
+
+    No WQE was fetched before it was written, and no CQE was seen before it was written.
+    """
+    reached: dict[tuple[int, int, bool], list[tuple[int, int]]] = defaultdict(list)
+    for pe in {id(pe): pe for pe, _ in queues.values()}.values():
+        for event in sorted(pe.events, key=lambda event: event.begin):
+            if event.code in (events.WRITTEN, events.POSTED):
+                end = event.value if event.code == events.WRITTEN else event.address
+                reached[pe.pe, event.word, True].append((end, event.begin))
+            elif event.code == events.COMPLETED:
+                reached[pe.pe, event.word, False].append((event.value, event.begin))
+    low, high = list[int](), list[int]()
+    for what, begin, _, owner, qpn, _, _, index in rows.tolist():
+        if (owner, qpn) in queues:
+            pe, number = queues[owner, qpn]
+            fetched = what & events.CODE_MASK == events.FETCHED
+            steps = reached[pe.pe, number, fetched]
+            at = bisect_right(steps, (index, 1 << 64))
+            if at < len(steps):
+                (low if fetched else high).append(steps[at][1] - begin)
+    if not low or not high:
+        return 0, 0.0
+    return (max(low) + min(high)) // 2, abs(min(high) - max(low)) / 2
 
 
 def _add(pe: TracedPE, ring: int, rows: np.ndarray, aligned: Any) -> None:

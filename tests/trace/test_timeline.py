@@ -8,10 +8,11 @@ from itertools import pairwise
 import pytest
 from jobs import also
 from jobs import job as job
+from jobs import real_job as real_job
 
 from pgas.base import events
 from pgas.base.errors import PgasError
-from pgas.trace import chrome
+from pgas.trace import chrome, flows
 from pgas.trace.command import summary
 from pgas.trace.reading import files, read
 
@@ -69,7 +70,7 @@ def check_flows(rendered):
         slices[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
     for flow in steps.values():
         phases = "".join(step["ph"] for step in flow)
-        assert re.fullmatch("st?f", phases), flow
+        assert re.fullmatch("st*f", phases), flow
         assert all(a["ts"] <= b["ts"] for a, b in pairwise(flow)), flow
         for step in flow:  # Perfetto drops a step that is in no slice.
             assert any(begin <= step["ts"] < end for begin, end in slices[step["pid"], step["tid"]]), step
@@ -108,11 +109,14 @@ def check_ring(trace, npes):
         left = (wait["pid"] - 2) % npes
         assert re.match(rf"(put_signal_block|signal_op) of PE {left}, block 0", wait["args"]["ended by"]), wait
     flows = check_flows(rendered)
-    ends = {(flow[-1]["pid"], flow[-1]["tid"], flow[-1]["ts"]) for flow in flows.values() if len(flow) == 3}
+    ends = {(flow[-1]["pid"], flow[-1]["tid"], flow[-1]["ts"]) for flow in flows.values()}
     assert all(any(p == w["pid"] and t == w["tid"] and w["ts"] <= at < w["ts"] + w["dur"] for p, t, at in ends) for w in waits)
     # Each of 8 operations of a turn arrives; of the barrier, all but the last to come are released.
     assert len(flows) == npes * 2 * len(SENT) + 2 * (npes - 1)
     check_tracks(rendered)
+    for counter, unit in (("bytes in flight", "bytes"), ("outstanding posts", "posts")):
+        values = [e["args"][unit] for e in of_phase(rendered, "C") if e["name"] == counter]
+        assert not values or (values[-1], min(values)) == (0, 0), counter
     assert [e["args"]["bytes"] for e in of_phase(rendered, "C") if e["name"] == "bytes in flight"][-1] == 0
     kernels = {e["name"] for e in of_phase(rendered, "X") if e["cat"] in ("kernel", "launch")}
     assert kernels == {"around[1, 32]"}
@@ -124,6 +128,46 @@ def test_ring(job, tmp_path, npes):
     trace = traced(job, tmp_path, RING, npes, PGAS_TRANSPORT="p2p")
     check_ring(trace, npes)
     assert len(list(summary(trace))) == 1  # nothing was lost, and the clock is the same
+
+
+@pytest.mark.parametrize(
+    ("transport", "npes", "variables"),
+    [
+        ("ibgda", 2, {}),
+        ("ibrc", 2, {}),
+        also("ibgda", 2, {"PGAS_ENGINE": "cuda"}),
+        also("ibgda", 4, {}),
+        also("ibrc", 4, {}),
+        also("p2p,ibgda", 4, {"PGAS_PES_PER_NODE": "2"}),
+        also("p2p,ibrc", 4, {"PGAS_PES_PER_NODE": "2"}),
+    ],
+)
+def test_ring_through_a_nic(job, tmp_path, transport, npes, variables):
+    """Each operation through the NIC has a post that passes all stages in order, and the flow passes through it."""
+    trace = traced(job, tmp_path, RING, npes, PGAS_TRANSPORT=transport, **variables)
+    rendered = check_ring(trace, npes)
+    found = flows.of(trace)
+    writes = [e for e in trace.events() if flows.is_write(e)]
+    by_nic = [e for e in writes if e.peer not in trace.pes[e.pe].job["near"] or flows.is_atomic(e)]
+    assert len(by_nic) == (npes * 2 * len(SENT) if "," not in transport else 2 * (2 * len(SENT) + 2))
+    for write in by_nic:
+        posts = found.posts_of[id(write)]
+        assert posts, write
+        for post in posts:
+            stages = [
+                post.written,
+                *([post.posted] if transport.endswith("ibrc") else []),
+                post.rung,
+                post.fetched,
+                post.executed,
+                post.seen,
+            ]
+            assert None not in stages, post
+            assert stages == sorted(stages), post
+            assert post.queue // 2 == write.peer
+    assert {id(post.call) for post in found.posts} >= {id(write) for write in by_nic}
+    through = [flow for flow in check_flows(rendered).values() if flow[0]["ph"] == "s" and len(flow) >= 4]
+    assert len(through) == len(by_nic)
 
 
 def test_overwritten_events_are_counted(job, tmp_path):
@@ -161,6 +205,32 @@ os.kill(os.getpid(), signal.SIGKILL)
     trace = read([f"{tmp_path}/t"])
     assert [e.nbytes for e in trace.events() if e.name == "put"] == [4, 8, 12, 16, 20]
     assert [e.name for e in trace.events() if e.code == events.LAUNCHED] == ["work[1, 1]"] * 5
+
+
+@pytest.mark.slow
+def test_a_killed_pe_leaves_the_traces_of_all(real_job, tmp_path):
+    text = """
+@pgas.jit
+def work(data, pe):
+    for i in range(1, 5):
+        pgas.put(data, data, pe, i)
+    pgas.quiet()
+
+with pgas.init():
+    me = pgas.my_pe()
+    data = pgas.zeros(8, np.int32)
+    work[1, 1](data, 1 - me)
+    pgas.barrier_all()
+    if me == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    pgas.barrier_all()
+"""
+    ended = real_job(text, PGAS_TRACE=f"timeline:{tmp_path}/t", PGAS_TRANSPORT="ibgda")
+    assert ended.status != 0
+    trace = read([f"{tmp_path}/t"])
+    for pe in (0, 1):
+        assert [(e.nbytes, e.peer) for e in trace.pes[pe].events if e.name == "put"] == [(4 * i, 1 - pe) for i in range(1, 5)]
+    assert all(post.executed is not None for post in flows.of(trace).posts if post.call is not None and post.call.name == "put")
 
 
 def test_jobs_of_one_process_have_files_of_their_own(job, tmp_path):

@@ -12,10 +12,14 @@ from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any
 
+from pgas.base import events
+from pgas.base.events import DONE, POSTED, RUNG_BY_PROXY
 from pgas.kernels import codes, layout
 from pgas.transports.hostloop.compiled import kernel
 from pgas.transports.hostloop.memory_ops import LAST_SHORT_TURN, idle, load, load_acquire, store, store_release
 from pgas.transports.ibrc import tables as t
+from pgas.transports.ibrc import timeline
+from pgas.transports.ibrc.timeline import note
 from pgas.transports.ibrc.wqes import advance, ring, step
 
 
@@ -47,6 +51,7 @@ def _make(stamp: int) -> Callable[[int], int]:
                         undone = load(own + t.UNDONE) + (tail & mask) * t.UNDONE_SIZE
                         store(undone, row)
                         store(undone + 8, load(row + t.PROD_IDX))
+                        note(own, POSTED, row, tail)
                         posted = 0
                         tail += 1
                     elif posted == t.REFUSED:
@@ -61,6 +66,9 @@ def _make(stamp: int) -> Callable[[int], int]:
                 if failed != 0:
                     store_release(control + layout.FAILED_QUEUE, load(failed + t.RECORD))
                     return 0
+                for i in range(unrung):
+                    rung = load(load(own + t.UNRUNG) + 8 * i)
+                    note(own, RUNG_BY_PROXY, rung, load(rung + t.RUNG_IDX))
                 unrung = waiting = 0
             store(own + t.PHASE, t.COMPLETING if turns <= 1 else t.WAITING)
             before = completed
@@ -73,6 +81,7 @@ def _make(stamp: int) -> Callable[[int], int]:
                         return 0
                     if load(row + t.CONS_IDX) < load(undone + 8):
                         break
+                note(own, DONE, row, completed)
                 completed += 1
             if completed != before:
                 turns = 0
@@ -89,7 +98,8 @@ def compiled(posting: ModuleType) -> Any:
 
     Numba's cache key does not cover the globals of the loop, so the stamp, a free variable of the loop, covers their sources.
     """
-    sources = (str(posting.__file__), str(t.__file__), str(layout.__file__), str(codes.__file__), *getattr(posting, "SOURCES", ()))
+    modules = (posting, t, layout, codes, events, timeline)
+    sources = (*(str(module.__file__) for module in modules), *getattr(posting, "SOURCES", ()))
     names = {**globals(), "step": posting.step, "ring": posting.ring, "advance": posting.advance}
 
     def make(stamp: int) -> Callable[[int], int]:

@@ -3,9 +3,12 @@
 All are 8-byte words in this process's memory. Some belong to the posting back end (wqes.py, work_requests.py).
 """
 
-# The record. PHASE: one of PHASES. REGISTERED: address of the table of registered memory. The words from LKEY to SINK, and those after END,
-# belong to the back end.
-STOP, CONTROL, SLOT_MASK, ROWS, UNDONE, UNRUNG, DEPTH, BATCH, LKEY, CELL_LKEY, SINK, PHASE, REGISTERED, END = range(0, 112, 8)
+# The record. PHASE: one of PHASES. REGISTERED: address of the table of registered memory. TRACE: address of the ring of events, 0 for none;
+# number of events written; mask of a ring's slots. The words from LKEY to SINK, and those after END, belong to the back end.
+(
+    STOP, CONTROL, SLOT_MASK, ROWS, UNDONE, UNRUNG, DEPTH, BATCH, LKEY, CELL_LKEY, SINK, PHASE, REGISTERED, TRACE, TRACE_TICKET, TRACE_MASK,
+    END,
+) = range(0, 136, 8)  # fmt: skip
 
 # An entry of the table of registered memory: its lkey in the back end's byte order, and the number to subtract from its addresses.
 REGION_LKEY, REGION_SHIFT, REGION_SIZE = 0, 8, 16

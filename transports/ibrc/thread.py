@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pgas.base import events
 from pgas.base.errors import PgasError
 from pgas.kernels import layout, state, window
 from pgas.transports.hostloop.slack import sleep_precisely
@@ -33,6 +34,12 @@ def shares(samples: Sequence[int]) -> dict[str, float]:
     active = [i for i, phase in enumerate(samples) if phase != tables.WAITING]
     during = samples[active[0] : active[-1] + 1] if active else ()
     return {name: during.count(phase) / len(during) for phase, name in enumerate(tables.PHASES)} if len(during) >= _MIN_SAMPLES else {}
+
+
+def _trace_words(capacity: int) -> dict[int, int]:
+    """Return the words of the loop's record for a timeline; capacity: number of events in a ring, 0 for no timeline."""
+    ring = window.TRACE + events.RINGS + events.PROXY * capacity * events.EVENT_SIZE
+    return {tables.TRACE: ring, tables.TRACE_MASK: capacity - 1} if capacity else {}
 
 
 class RingNIC(NIC):
@@ -91,7 +98,7 @@ class RingNIC(NIC):
         words = {
             tables.CONTROL: self._control, tables.SLOT_MASK: constants.ring - 1, tables.ROWS: at + rows, tables.UNDONE: at + undone,
             tables.UNRUNG: at + unrung, tables.DEPTH: self._depth, tables.BATCH: constants.batch, tables.REGISTERED: at + regions,
-            **self._record_words(),
+            **_trace_words(constants.trace_events), **self._record_words(),
         }  # fmt: skip
         for number in range(count):
             row = {tables.RECORD: layout.RECORDS + number * layout.RECORD_SIZE, **self._row_words(number)}

@@ -14,7 +14,7 @@ QP fields from QP_BROKEN     the engine; the firmware clears them while the stat
 RQ fields                    like those of the QP in the same row: up to RQ_RNR_RETRY the firmware, from RQ_CONSUMER the engine
 CQ fields from CQ_PRODUCER   the engine; everything else of a CQ the firmware, while CQ_CQN is 0
 MKEY fields                  the firmware, while MKEY_KEY is 0; MKEY_KEY is stored last (release) and cleared first
-sweeps, TRACE_HEAD, LOST     the engine
+sweeps, TRACE_HEAD, LOST     the engine, and CTL_EVENTS_TICKET
 CTL_PAUSED                   the firmware; the engine sets it when a fault halts it
 CTL fields of faults         the firmware, while the engine is paused; the engine counts down and draws random numbers
 CTL_..._UNTIL                the engine
@@ -178,7 +178,7 @@ LOCAL_READ = 1 << 30
     CTL_TRACE_HEAD,  # records written
     CTL_TRACE_TAIL,  # records read
     CTL_TRACE_LOST,
-    CTL_TRACE_KINDS,  # TRACE_WQE | TRACE_CQE
+    CTL_TRACE_KINDS,  # TRACE_WQE | TRACE_CQE | TRACE_EVENTS
     CTL_CHAOS,  # probability of a delay, times 2^16
     CTL_HOLD,  # upper bound of a delay, in sweeps
     CTL_RANDOM,  # state of the generator, seeded
@@ -200,7 +200,10 @@ LOCAL_READ = 1 << 30
     CTL_SETTLE,  # grace periods begun while data may be late
     CTL_SETTLED,  # the last of these for which all data has been written
     CTL_BIG_ENDIAN,  # atomics return old values of 8 bytes big-endian
-) = range(0, 8 * 34, 8)
+    CTL_EVENTS,  # address of the ring of a timeline's events, number of events written, mask of the ring's slots
+    CTL_EVENTS_TICKET,
+    CTL_EVENTS_MASK,
+) = range(0, 8 * 37, 8)
 
 # ------------------------------------------------------------------------------------------------------------------ late data
 (
@@ -249,7 +252,7 @@ WORK_BYTES = WORK_SCATTER + layout.MAX_WQE_SZ_RQ
 
 # ---------------------------------------------------------------------------------------------------------------------- trace
 TRACE_KIND, TRACE_QPN, TRACE_INDEX, TRACE_NBYTES, TRACE_PE = range(0, 8 * 5, 8)
-TRACE_WQE, TRACE_CQE = 1, 2
+TRACE_WQE, TRACE_CQE, TRACE_EVENTS = 1, 2, 4
 TRACE_DATA = 64
 TRACE_BYTES = TRACE_DATA + WQE_BYTES
 TRACE_RECORDS = 1024

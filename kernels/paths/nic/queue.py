@@ -75,7 +75,7 @@ def advance(queue):
             ptx.red_max_gpu_u64(queue + layout.CONS_IDX, cons + distance)
             cons = cons + distance
             if window.TRACES:
-                trace.mark(trace.COMPLETED, number_at(queue), cons, _0)
+                trace.mark(trace.begin(), trace.COMPLETED, number_at(queue), cons, _0)
     return cons, tail
 
 
@@ -141,7 +141,7 @@ def submit(op, queue, here, rank, n, reserved):
         return
     if window.TRACES:
         if rank == 0:
-            trace.mark(trace.WRITTEN, number_at(queue), base + n, n)
+            trace.mark(trace.begin(), trace.WRITTEN, number_at(queue), base + n, n)
     ptx.syncwarp_mask(here)
     deadline = ptx.globaltimer() + state.timeout_ns()
     polls = u32(0)
@@ -192,11 +192,13 @@ def ring(queue, ready, own):
     if not own:
         order()
     ptx.st_relaxed_sys_u32(fixed(queue + layout.DBR), ptx.swap_u32(u32(index)))
+    if window.TRACES:
+        began = trace.begin()
     order()
     ptx.st_relaxed_sys_u64(fixed(queue + layout.UAR), u64(ptx.swap_u32(u32(index << wqe.WQE_IDX_SHIFT))) | fixed(queue + layout.QPN) << _32)
     ptx.st_relaxed_gpu_u64(queue + layout.RUNG_IDX, ready & _INDEX)
     if window.TRACES:
-        trace.mark(trace.RUNG, number_at(queue), ready & _INDEX, _0)
+        trace.mark(began, trace.RUNG, number_at(queue), ready & _INDEX, _0)
     return ptx.atom_cas_release_gpu_u64(queue + layout.READY_HEAD, ready, ready & _INDEX)
 
 

@@ -110,9 +110,11 @@ def write_at(ticket, what, nbytes, local, to, value, second):
     ptx.st_octoword(at + layout.WHAT, what, nbytes)
     ptx.st_octoword(at + layout.LOCAL, local, to)
     ptx.st_octoword(at + layout.VALUE, value, second)
+    if window.TRACES:
+        began = trace.begin()
     ptx.st_release_sys_u64(at + layout.SEQUENCE, ticket + _1)
     if window.TRACES:
-        trace.mark(trace.REQUESTED, (what >> layout.NUMBER_SHIFT) & layout.NUMBER_MASK, ticket, nbytes)
+        trace.mark(began, trace.REQUESTED, (what >> layout.NUMBER_SHIFT) & layout.NUMBER_MASK, ticket, nbytes)
     return ticket + _1
 
 

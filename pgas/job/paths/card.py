@@ -44,12 +44,14 @@ class SoftwareCard:
     Args:
         warn: function that shows the user a warning.
         rung_by_cpu: whether a CPU stores to its registers.
+        timeline: beginning of the names of trace files; "" for no timeline.
     """
 
     def __init__(
         self, requested: Mapping[str, Any], gpu: "GPU | None", pes: Sequence[topology.PE], me: int, warn: Callable[[str], None], *,
-        rung_by_cpu: bool,
+        rung_by_cpu: bool, timeline: str = "",
     ) -> None:  # fmt: skip
+        self._timeline = timeline
         self._requested, self._gpu, self._pes, self._me, self._warn, self._rung_by_cpu = requested, gpu, pes, me, warn, rung_by_cpu
         self._process: SoftHCAProcess | None = None
 
@@ -71,6 +73,8 @@ class SoftwareCard:
             "mops": requested["PGAS_SOFTHCA_MOPS"],
             "gbps": requested["PGAS_SOFTHCA_GBPS"],
         }
+        if self._timeline:
+            options["timeline"] = f"{self._timeline}.nic{self._me}", requested["PGAS_TRACE_EVENTS"] * 16
         if gpu is not None:
             from pgas.job.paths.gpu import place_engine, uuid
 

@@ -10,7 +10,7 @@ from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine import ops
 from pgas.transports.softhca.engine.ops import RECEIVES, add, load, load_be32, store, store_data, store_release, swap32, swap64
 from pgas.transports.softhca.engine.states import DONE, ERROR, count, random, state_of
-from pgas.transports.softhca.engine.trace import trace
+from pgas.transports.softhca.engine.trace import seen
 from pgas.transports.softhca.syndromes import Vendor
 
 SRQN_UIDX, BYTE_CNT = cqe.CQE64.byte("srqn_uidx"), cqe.CQE64.byte("byte_cnt")
@@ -186,6 +186,6 @@ def put_cqe(hca: int, qp: int, cq: int, index: int, opcode: int, nbytes: int, im
     counter = index & w.WQE_IDX_MASK
     tail = (opcode << cqe.TAIL_OPCODE_SHIFT) | (qpn << cqe.TAIL_QPN_SHIFT) | (counter << cqe.TAIL_WQE_COUNTER_SHIFT)
     store_data(entry + cqe.CQE_TAIL, swap64(tail | (cqe_opcode << cqe.OP_OWN_OPCODE_SHIFT) | owner))
-    if load(hca + t.CTL_TRACE_KINDS) & t.TRACE_CQE:
-        trace(hca, qp, t.TRACE_CQE, index, entry, cqe.CQE_SIZE)
+    if load(hca + t.CTL_TRACE_KINDS) != 0:
+        seen(hca, qp, t.TRACE_CQE, index, entry, cqe.CQE_SIZE)
     return 0

@@ -10,7 +10,7 @@ from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine import ops, states
 from pgas.transports.softhca.engine.ops import RECEIVES, load, load_be32, load_be64, load_published, load_shared, load_u8, store, swap32
 from pgas.transports.softhca.engine.states import count, fail
-from pgas.transports.softhca.engine.trace import trace
+from pgas.transports.softhca.engine.trace import seen
 from pgas.transports.softhca.syndromes import Vendor
 
 WAIT_INDEX, WAIT_CQN = w.WQE_WAIT + w.WAIT.byte("max_index"), w.WQE_WAIT + w.WAIT.byte("qpn_or_cqn")
@@ -142,8 +142,8 @@ def fetch(hca: int, qp: int, work: int) -> int:
             block = ring + (((index + k) & mask) << w.WQEBB_SHIFT)
             for offset in range(0, min(w.WQEBB, ds * w.OCTOWORD - k * w.WQEBB), 8):
                 store(wqe + k * w.WQEBB + offset, load(block + offset))
-    if load(hca + t.CTL_TRACE_KINDS) & t.TRACE_WQE:
-        trace(hca, qp, t.TRACE_WQE, index, wqe, max(1, ds) * w.OCTOWORD)
+    if load(hca + t.CTL_TRACE_KINDS) != 0:
+        seen(hca, qp, t.TRACE_WQE, index, wqe, max(1, ds) * w.OCTOWORD)
     return state
 
 

@@ -1,8 +1,12 @@
 """The whole software NIC: tables, firmware, engine, and registers; and what a physical NIC lacks: counters, trace, faults, and pause."""
 
+import socket
+from pathlib import Path
 from typing import Any
 
 from pgas.base.config import Faults
+from pgas.base.events import RINGS, TraceFile
+from pgas.kernels import window
 from pgas.transports.memory.protocol import Segment
 from pgas.transports.mlx5 import cqe, fields, send_queue
 from pgas.transports.mlx5.contexts import Access
@@ -42,6 +46,7 @@ class Card:
         self._lost = 0  # number of lost entries that have been reported
         self._kinds: frozenset[str] = frozenset()
         self._faulty = False
+        self._timeline: TraceFile | None = None
         self.tables.alive = self.engine.check
         self.engine.start()
         self.set_trace(trace)
@@ -55,7 +60,7 @@ class Card:
 
     def _order(self) -> None:
         """Set whether WQEs are executed one at a time, as counting faults and traces require. The engine is paused meanwhile."""
-        self.tables.set(tables.CTL_SERIAL, int(self._faulty or bool(self._kinds - {"cmd"})))
+        self.tables.set(tables.CTL_SERIAL, int(self._faulty or self._timeline is not None or bool(self._kinds - {"cmd"})))
 
     # ------------------------------------------------------------------------------------------------------------------ faults
 
@@ -119,9 +124,24 @@ class Card:
         self._kinds, paused = kinds, self.paused
         self.pause()
         self._order()
-        self.tables.set(tables.CTL_TRACE_KINDS, tables.TRACE_WQE * ("wqe" in kinds) | tables.TRACE_CQE * ("cqe" in kinds))
+        printed = tables.TRACE_WQE * ("wqe" in kinds) | tables.TRACE_CQE * ("cqe" in kinds)
+        self.tables.set(tables.CTL_TRACE_KINDS, printed | tables.TRACE_EVENTS * (self._timeline is not None))
         self._go_on(paused)
         self.firmware.observe = self._observe if "cmd" in kinds else None
+
+    def set_timeline(self, path: str, capacity: int) -> None:
+        """Write the times of WQEs and CQEs into a trace file from now on. capacity: number of events.
+
+        Raises:
+            OSError, TransportError: the file cannot be written, or the engine cannot write to it.
+        """
+        file = self._timeline = TraceFile(path, capacity, rings=1)
+        self._memory.map_file(window.TRACE, file.nbytes, file.fd)
+        self.tables.set(tables.CTL_EVENTS, window.TRACE + RINGS)
+        self.tables.set(tables.CTL_EVENTS_MASK, capacity - 1)
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        file.tell(card={"machine": socket.gethostname(), "boot": boot, "on_gpu": self.engine.on_gpu})
+        self.set_trace(self._kinds)
 
     @property
     def tracing(self) -> bool:

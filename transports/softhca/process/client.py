@@ -68,6 +68,7 @@ def start(
     on_host: bool = False,
     mops: float = 0,
     gbps: float = 0,
+    timeline: tuple[str, int] | None = None,
 ) -> SoftHCAProcess:
     """Start the software NIC of a node and return when it is ready. One PE of the node calls this.
 
@@ -81,6 +82,7 @@ def start(
         percent: percentage of its multiprocessors under MPS; 0 for no limit.
         on_host: whether a CPU rings the registers, which are then in host memory.
         mops, gbps: limits in million WQEs and 10^9 bits per second; 0 for no limit.
+        timeline: trace file, and its number of events.
 
     Raises:
         TransportError: the software NIC did not start; the text has the reason.
@@ -91,7 +93,7 @@ def start(
         environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percent)
     options = ["--control", str(theirs.fileno()), "--parent", str(os.getpid()), "--pes", str(n_pes), "--trace", trace, "--faults", faults]
     options += ["--engine", engine, "--device", str(device), "--sms", str(sms), *(["--on-host"] if on_host else [])]
-    options += ["--mops", str(mops), "--gbps", str(gbps)]
+    options += ["--mops", str(mops), "--gbps", str(gbps), *(["--timeline", *map(str, timeline)] if timeline else [])]
     command = interpreter.command("pgas.transports.softhca.process", *options)
     with _deaf():
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)

@@ -300,6 +300,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--mops", type=float, default=0, help="limit in million WQEs per second; 0: none")
     parser.add_argument("--gbps", type=float, default=0, help="limit in 10^9 bits per second; 0: none")
     parser.add_argument("--trace", default="", help="kinds of entries to print: wqe,cqe,cmd")
+    parser.add_argument("--timeline", nargs=2, metavar=("FILE", "EVENTS"), help="trace file, and its number of events")
     parser.add_argument("--faults", default="", help=Faults.__doc__)
     options = parser.parse_args(arguments)
     # Use a pidfd, because children of the parent may keep the control socket open, and PR_SET_PDEATHSIG applies to the parent's thread.
@@ -315,6 +316,8 @@ def main(arguments: list[str] | None = None) -> None:
         engine = engines.make(options.engine, options.device, options.sms)
         card = Card(Faults.parse(options.faults), frozenset(filter(None, options.trace.split(","))), engine, on_host=options.on_host)
         card.set_limits(options.mops, options.gbps)
+        if options.timeline is not None:
+            card.set_timeline(options.timeline[0], int(options.timeline[1]))
         server = Server(card, options.pes, (control.fileno(), parent), trace_to_stderr=bool(options.trace))
     except (ValueError, PgasError, OSError) as error:
         messages.send(control, RequestKind.REFUSED, str(error))
