@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from pgas.base import events
+from pgas.base import events, launcher
 from pgas.base.errors import PgasError
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 
@@ -39,6 +39,9 @@ PRIVATE = STATE = BASE - (4 << 30)
 PRIVATE_SIZE = 1 << 30
 STATE_SIZE = 2 << 20
 
+
+#: Address of the counters of traffic (traffic.py) after the state page, their size, and the number of PEs for which there is room.
+TRAFFIC, TRAFFIC_SIZE, TRAFFIC_PES = STATE + STATE_SIZE, 2 << 20, launcher.MAX_PES
 
 #: Address at which the trace file is mapped (pgas/base/events.py), after the private memory.
 TRACE = PRIVATE + PRIVATE_SIZE
@@ -77,6 +80,7 @@ class Constants:
     big_endian: bool | None = None  #: whether the NIC returns old values of 8 bytes big-endian; None before learn()
     rung_by_cpu: bool | None = None  #: whether doorbells are in host memory, for a CPU to ring; None before learn()
     trace_events: int = 0  #: number of events of a block that a timeline holds; 0: there is no timeline (PGAS_TRACE)
+    counts: bool = False  #: whether kernels count their traffic (PGAS_TRACE)
     ll_bytes: int = 0  #: maximum number of bytes that a member sends to another through staging (PGAS_LL_BYTES)
 
     @classmethod
@@ -86,6 +90,7 @@ class Constants:
         of_all = {
             "check": "check" in requested["PGAS_DEBUG"],
             "trace_events": requested["PGAS_TRACE_EVENTS"] if requested["PGAS_TRACE"].timeline else 0,
+            "counts": bool(requested["PGAS_TRACE"].traffic),
             "ll_bytes": requested["PGAS_LL_BYTES"],
         }
         return cls(
@@ -124,6 +129,7 @@ def freeze(wanted: Constants) -> None:
         RUNG_BY_CPU, \
         LL_BYTES, \
         TRACES, \
+        COUNTS, \
         TRACE_MASK, \
         TRACE_SHIFT, \
         STAGING_PART, \
@@ -144,6 +150,7 @@ def freeze(wanted: Constants) -> None:
     SETTLES, BIG_ENDIAN, RUNG_BY_CPU = wanted.settles, bool(wanted.big_endian), bool(wanted.rung_by_cpu)
     LL_BYTES, STAGING_PART = constant(wanted.ll_bytes), constant(2 * wanted.ll_bytes)
     NEAR_IN_ROW = wanted.near_in_row
+    COUNTS = wanted.counts
     TRACES, TRACE_MASK = wanted.trace_events != 0, constant(max(wanted.trace_events - 1, 0))
     TRACE_SHIFT = constant(max(wanted.trace_events, 1).bit_length() - 1 + events.EVENT_SHIFT)
     sharer = SHARERS.get(wanted.map_by, ptx.block_rank)
@@ -178,6 +185,7 @@ SETTLES = BIG_ENDIAN = RUNG_BY_CPU = False
 LL_BYTES = STAGING_PART = constant(0)  #: STAGING_PART: bytes of staging for LL_BYTES, as lines (collectives/lines.py)
 NEAR_IN_ROW = True
 TRACES = False  #: whether kernels write events for a timeline (trace.py)
+COUNTS = False  #: whether kernels count their traffic (traffic.py)
 TRACE_MASK = TRACE_SHIFT = constant(0)  #: mask of a ticket for its slot in a ring; log2 of the bytes of a ring
 BATCH_MASK = constant(0)  #: mask of the bits of a 32-bit index that give its batch number
 

@@ -1,17 +1,18 @@
-"""Calls of pgas in kernels as events of a timeline (PGAS_TRACE): the body of a call, between the beginning and the end of its event.
+"""Calls of pgas in kernels as events of a timeline, and as traffic (PGAS_TRACE): the body of a call, and around it what records the call.
 
-Every public function of device code is bound by binding.device_function(), which asks ``of_call()`` for the body if there is a timeline.
-The first thread of a scope writes the event for all of its threads.
+Every public function of device code is bound by binding.device_function(), which asks ``of_call()`` for the body. The first thread of a
+scope records the call for all of its threads.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from pgas.base import events
-from pgas.kernels import operation, trace, window
+from pgas.kernels import operation, state, trace, traffic, window
 from pgas.kernels.compiler import address_of, address_of_element, bits_of, constant, device, element_size, types, u64
 from pgas.kernels.ops import operands
 from pgas.kernels.scope import BLOCK, THREAD, WARP, Scope
+from pgas.kernels.traffic import FAMILIES
 
 #: Functions that neither communicate nor wait, which programs call too often for a timeline.
 _LOCAL = ("ptr", "give_smem", "signal_fetch", "team_my_pe", "team_n_pes", "team_translate_pe")
@@ -24,7 +25,7 @@ SCOPES = (THREAD, WARP, BLOCK)
 
 
 def of_call(name: str, given: Mapping[str, Any], body: Callable[..., Any], defaults: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return the body of a call that also writes its event.
+    """Return the body of a call that also records it, or the same body if the job records nothing.
 
     Args:
         name: the public name.
@@ -34,7 +35,7 @@ def of_call(name: str, given: Mapping[str, Any], body: Callable[..., Any], defau
     """
     scope = next((s for s in SCOPES if s.suffix and name.endswith(s.suffix)), THREAD)
     plain = name.removesuffix(scope.suffix)
-    if not window.TRACES or name not in operation.NAMES or plain in _LOCAL or plain.startswith("test"):
+    if not (window.TRACES or window.COUNTS) or name not in operation.NAMES or plain in _LOCAL or plain.startswith("test"):
         return body
     code = operation.number(name) | SCOPES.index(scope) << events.SCOPE_SHIFT
     parts = {
@@ -45,24 +46,47 @@ def of_call(name: str, given: Mapping[str, Any], body: Callable[..., Any], defau
         "word": _word(plain, given),
         "value": "bits_of(value)" if _is_number(given.get("value")) else "u64(channel)" if "channel" in given else "zero",
     }
-    return _composed(given, defaults, parts, _names(given, scope, body))
+    lines = []
+    if window.COUNTS:
+        lines += [f"count(u64({FAMILIES.index(family)}), {on}, one, {size})" for family, on, size in _counted(plain, given, parts)]
+    if window.TRACES:
+        lines.append("end(began, {code}, {peer}, {address}, u64({nbytes}), {word}, {value})".format(**parts))
+    return _composed(given, defaults, lines, _names(given, scope, body)) if lines else body
 
 
-def _composed(given: Mapping[str, Any], defaults: Mapping[str, Any], parts: Mapping[str, str], names: dict[str, Any]) -> Callable[..., Any]:
+def _counted(plain: str, given: Mapping[str, Any], parts: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Return what a call counts: families, and the PE and bytes of each as expressions."""
+    nbytes = f"u64({parts['nbytes']})"
+    if plain in operation.COLLECTIVES or plain in ("barrier_all", "sync_all"):
+        return [("collective", "my_pe()", nbytes)]
+    family = "atomic" if plain.startswith("atomic_") else _FAMILIES.get(plain)
+    if family is None or "pe" not in given:
+        return []
+    found = [(family, "u64(pe)", nbytes)]
+    return [*found, ("signal", "u64(pe)", "size_of_sig")] if plain in _SIGNALLED else found
+
+
+_FAMILIES = {
+    **dict.fromkeys(("put", "put_nbi", "iput", "put_signal", "put_signal_nbi"), "put"),
+    **dict.fromkeys(("get", "get_nbi", "iget"), "get"), "p": "element", "g": "element", "signal_op": "signal",
+}  # fmt: skip
+
+
+def _composed(given: Mapping[str, Any], defaults: Mapping[str, Any], lines: list[str], names: dict[str, Any]) -> Callable[..., Any]:
     """Compile the body, whose parameters must be those of the call, because compilers compare them."""
     parameters = ", ".join(f"{name}={defaults[name]!r}" if name in defaults else name for name in given)
+    begin = "        began = begin()\n" if window.TRACES else "        pass\n"
     text = f"""
 def body({parameters}):
     leads = leading()
     began = zero, zero
     if leads:
-        began = begin()
-    result = inner({", ".join(given)})
+{begin}    result = inner({", ".join(given)})
     if leads:
-        end(began, {parts["code"]}, {parts["peer"]}, {parts["address"]}, u64({parts["nbytes"]}), {parts["word"]}, {parts["value"]})
+        {"; ".join(lines)}
     return result
 """
-    exec(compile(text, "<timeline>", "exec"), names)
+    exec(compile(text, "<recorded>", "exec"), names)
     return names["body"]  # type: ignore[no-any-return]
 
 
@@ -72,7 +96,7 @@ def _names(given: Mapping[str, Any], scope: Scope, body: Callable[..., Any]) -> 
     return {
         "inner": device(body), "leading": trace.leading(scope.rank), "begin": trace.begin, "end": trace.end, "u64": u64,
         "address_of": address_of, "address_of_element": address_of_element, "bits_of": bits_of, "nobody": constant(events.NOBODY),
-        "zero": constant(0), "min": min, **arrays,
+        "zero": constant(0), "one": constant(1), "min": min, "count": traffic.count, "my_pe": state.my_pe, **arrays,
     }  # fmt: skip
 
 

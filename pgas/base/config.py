@@ -287,6 +287,7 @@ class Tracing:
     text: str = ""
     printed: frozenset[str] = frozenset()  #: what the software NIC prints
     timeline: str = ""  #: beginning of the names of trace files; "" for no timeline
+    traffic: str = ""  #: beginning of the names of files of traffic; "" for none
 
     def __str__(self) -> str:
         return self.text
@@ -314,7 +315,7 @@ class Tracing:
 #: What the software NIC prints.
 _PRINTED = ("wqe", "cqe", "cmd")
 #: Kinds of traces in files, and the default beginning of the names of their files.
-_TRACE_FILES = {"timeline": "pgas-trace"}
+_TRACE_FILES = {"timeline": "pgas-trace", "traffic": "pgas-traffic"}
 
 
 @dataclass(frozen=True)
@@ -433,6 +434,8 @@ VARIABLES: dict[str, Variable] = {
         Variable("PGAS_SOFTHCA_GBPS", _limit, "", "software NIC: limit in 10^9 bits per second (ConnectX-6: 200)", "float"),
         Variable("PGAS_TRACE", Tracing.parse, "",
             "timeline:FILE: write what kernels, host, and NIC do into trace files, FILE.0 for PE 0 (default: pgas-trace; docs/trace.md); "
+            "traffic:FILE: count operations and bytes between PEs, print a table at the end, and write FILE.0.csv for PE 0 (default: "
+            "pgas-traffic); "
             "software NIC: wqe, cqe, cmd: print WQEs, CQEs, and commands, as bytes and decoded", "words"),
         Variable("PGAS_TRACE_EVENTS", _integer(64, 1 << 20, power_of_two=True), "4096",
             "number of events that a timeline holds of each block; later events replace the oldest ones: a power of two from 64 to "

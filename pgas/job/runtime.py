@@ -40,6 +40,7 @@ from pgas.job.paths import card, choice, streams
 from pgas.job.paths.platform import platform
 from pgas.job.paths.topology import by_gpu
 from pgas.job.timeline import Timeline
+from pgas.job.traffic import Traffic
 from pgas.kernels import window
 from pgas.kernels.compiler import backend
 from pgas.transports import registry
@@ -79,6 +80,7 @@ class Job(Collective):
         self.repeated: dict[str, dict[Any, Any]] = {}  #: by function, calls of the host that may be repeated (pgas/api/bound.py)
         self._formed = self._released = False
         self.timeline: Timeline | None = None
+        self.traffic: Traffic | None = None
         self.heap = Allocator(0)
         self.bootstrap = protocol.find(comm, given)
         self.my_pe, self.n_pes = self.bootstrap.rank, self.bootstrap.size
@@ -124,6 +126,9 @@ class Job(Collective):
             qpns = [qp.qpn for qp in self.nic.qps] if self.nic is not None else []
             job |= {"gpu": self.pes[self.my_pe].gpu_name, "near": list(self.near_pes), "qpns": qpns}
             self.timeline.start(job, [(number, record.pes) for number, record in self.teams.records.items()], self.exchange)
+        if requested["PGAS_TRACE"].traffic:
+            self.traffic = self._step(lambda: Traffic(requested["PGAS_TRACE"].traffic, self.memory, self.my_pe, self.paths))
+            self._ending.callback(self.traffic.close)
         self._formed = True
 
     def _step(self, step: Callable[[], Any]) -> Any:
@@ -165,7 +170,7 @@ class Job(Collective):
         self.memory: Memory = self._step(self._open_memory)
 
         def create() -> list[int]:
-            self.memory.create_private()
+            self.memory.create_private(window.STATE_SIZE + (window.TRAFFIC_SIZE if window.constants().counts else 0))
             if self.timeline is not None:
                 self.timeline.map(self.memory)
             device_state.setup(self.memory, self.my_pe, self.n_pes, heap_size, self.timeout_s, self.near_pes)
@@ -318,6 +323,8 @@ class Job(Collective):
     def ended(self, stream: Any) -> None:
         """Note that the kernels of a stream (None: of the device) have ended."""
         self.hang.synchronized(None if stream is None else platform.handle_of(stream))
+        if stream is None and self.traffic is not None and threading.current_thread() is threading.main_thread():
+            self.traffic.end_interval()
         if stream is None and self._deferred is not None:  # Numba's frees wait for all kernels of the device.
             self._deferred.close()
             self._deferred = None
@@ -372,6 +379,8 @@ class Job(Collective):
             self.hang.launching(kernel, stream)
             if self.timeline is not None:
                 self.timeline.launching(kernel, stream)
+            if self.traffic is not None:
+                self.traffic.launching(kernel)
         if self._deferred is None:
             self._deferred = contextlib.ExitStack()
             self._deferred.enter_context(backend.deferred_frees())
@@ -400,6 +409,8 @@ class Job(Collective):
             self.together("pgas.finalize()", self._finish)
             if self.timeline is not None:
                 self.timeline.measure_clocks(self.exchange)
+            if self.traffic is not None:
+                self.traffic.report(self.exchange)
             leaks = "\n".join(filter(None, ("" if self.my_pe else self.heap.unfreed(), self.teams.unfreed())))
             self.health.detector.end()
             self.exchange(None)  # So that no PE ends while another still watches it.

@@ -3,35 +3,57 @@
 FILE is what PGAS_TRACE named, or the trace files FILE.0, FILE.1, and so on, also those of several machines. The JSON file opens in
 Perfetto (https://ui.perfetto.dev) and in chrome://tracing. The command prints the number of events, those that were overwritten, and the
 error of the alignment of clocks.
+
+FILE may also be what PGAS_TRACE=traffic:FILE named, for --plot.
 """
 
 import argparse
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 
 from pgas.base import events
 from pgas.base.errors import PgasError
-from pgas.trace import chrome
+from pgas.trace import chrome, matrix
 from pgas.trace.reading import NIC, Trace, read
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("files", nargs="+", metavar="FILE", help="trace files, or the FILE of PGAS_TRACE=timeline:FILE")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="files, or the FILE of PGAS_TRACE=timeline:FILE or traffic:FILE")
     parser.add_argument("-o", "--output", metavar="JSON", help="write the timeline for Perfetto")
+    parser.add_argument("--plot", metavar="PNG", help="draw heat maps of the traffic between PEs")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command line."""
-    trace = read(options.files)
-    print("\n".join(summary(trace)))
-    if options.output:
-        try:
-            with open(options.output, "w") as file:
+    if tables := matrix.csv_files(options.files):
+        if options.output:
+            raise PgasError(f"{tables[0]} has traffic, from which there is no timeline; run the job with PGAS_TRACE=timeline:FILE")
+        traffic = matrix.of_csv(tables)
+        for family, cells in traffic.items():
+            operations, nbytes = (sum(cell[which] for cell in cells.values()) for which in (0, 1))
+            print(f"{family}: {operations} operations, {nbytes} bytes")
+    else:
+        trace = read(options.files)
+        traffic = matrix.of_trace(trace)
+        print("\n".join(summary(trace)))
+        if options.output:
+            with _written(options.output), open(options.output, "w") as file:
                 chrome.write(trace, file)
-        except OSError as error:
-            raise PgasError(f"cannot write {options.output}: {error.strerror}") from error
-        print(f"{options.output}: open it in https://ui.perfetto.dev")
+            print(f"{options.output}: open it in https://ui.perfetto.dev")
+    if options.plot:
+        with _written(options.plot):
+            matrix.plot(traffic, options.plot)
     return 0
+
+
+@contextlib.contextmanager
+def _written(path: str) -> Iterator[None]:
+    """Make the context in which a file is written."""
+    try:
+        yield
+    except OSError as error:
+        raise PgasError(f"cannot write {path}: {error.strerror}") from error
 
 
 def summary(trace: Trace) -> Iterable[str]:

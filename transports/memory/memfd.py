@@ -83,8 +83,8 @@ class HostMemory:
         if address in self._fds:
             os.close(self._fds.pop(address))
 
-    def create_private(self) -> None:
-        if error := self._map(window.STATE, window.STATE_SIZE, -1):
+    def create_private(self, nbytes: int = window.STATE_SIZE) -> None:
+        if error := self._map(window.STATE, nbytes, -1):
             raise HeapError(f"cannot map the state page at {window.STATE:#x}: {error}")
 
     def map_file(self, address: int, nbytes: int, fd: int) -> None:

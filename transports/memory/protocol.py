@@ -57,8 +57,8 @@ class Memory(Protocol):
     def discard(self, address: int) -> None:
         """Unmap and release the segment that create() or attach() mapped at address, if there is one. It must not be in use."""
 
-    def create_private(self) -> None:
-        """Map the state page, zeroed."""
+    def create_private(self, nbytes: int = window.STATE_SIZE) -> None:
+        """Map the state page, zeroed, and what follows it up to nbytes."""
 
     def map_file(self, address: int, nbytes: int, fd: int) -> None:
         """Map a file at address, below the window, for the host and for kernels.

@@ -115,9 +115,8 @@ class GPUMemory:
         if address in self._fds:
             os.close(self._fds.pop(address))
 
-    def create_private(self) -> None:
+    def create_private(self, nbytes: int = window.STATE_SIZE) -> None:
         """Reserve the private gigabyte and map the state page at its beginning."""
-        nbytes = window.STATE_SIZE
         self._map(window.STATE, nbytes, self._allocate(nbytes))
         self.fill(window.STATE, nbytes, 0)
 

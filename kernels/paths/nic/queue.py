@@ -26,7 +26,7 @@ Order:
 * A poll that finds a completion ends with ld.acquire.sys on the CQE.
 """
 
-from pgas.kernels import state, trace, window
+from pgas.kernels import state, trace, traffic, window
 from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.paths.nic.lanes import of_first
@@ -139,6 +139,9 @@ def submit(op, queue, here, rank, n, reserved):
     base, idle = reserved
     if ptx.vote_all(here, u32(base != _NOWHERE)) == 0:
         return
+    if window.COUNTS:
+        if rank == 0:
+            traffic.count_post(number_at(queue), n)
     if window.TRACES:
         if rank == 0:
             trace.mark(trace.begin(), trace.WRITTEN, number_at(queue), base + n, n)
@@ -192,6 +195,8 @@ def ring(queue, ready, own):
     if not own:
         order()
     ptx.st_relaxed_sys_u32(fixed(queue + layout.DBR), ptx.swap_u32(u32(index)))
+    if window.COUNTS:
+        traffic.count_doorbell(number_at(queue))
     if window.TRACES:
         began = trace.begin()
     order()

@@ -10,7 +10,7 @@ that a request holds its slot until it is complete. NVSHMEM frees the slot when 
 second word of host memory, and the send queues fill before that many requests are outstanding.
 """
 
-from pgas.kernels import state, trace, window
+from pgas.kernels import state, trace, traffic, window
 from pgas.kernels.codes import Comparison
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.paths.nic.lanes import of_first, place
@@ -110,6 +110,8 @@ def write_at(ticket, what, nbytes, local, to, value, second):
     ptx.st_octoword(at + layout.WHAT, what, nbytes)
     ptx.st_octoword(at + layout.LOCAL, local, to)
     ptx.st_octoword(at + layout.VALUE, value, second)
+    if window.COUNTS:
+        traffic.count_post((what >> layout.NUMBER_SHIFT) & layout.NUMBER_MASK, _1)
     if window.TRACES:
         began = trace.begin()
     ptx.st_release_sys_u64(at + layout.SEQUENCE, ticket + _1)
