@@ -112,6 +112,18 @@ class TraceFile:
             what = code | (thread & THREAD_MASK) << THREAD_SHIFT | (ticket & 0xFFFF_FFFF) << TICKET_SHIFT
             EVENT.pack_into(self._map, at, what, begin, end, NOBODY, address, 0, word, value)
 
+    def newest(self, count: int) -> dict[int, list[tuple[int, ...]]]:
+        """Return the newest events of each block, as records in the order of tickets. count: maximum number of events per block."""
+        found = {}
+        for block in range(BLOCK_RINGS):
+            start = RINGS + (BLOCKS + block) * self.capacity * EVENT_SIZE
+            if not any(self._map[start : start + EVENT_SIZE]):
+                continue
+            records = [EVENT.unpack_from(self._map, start + slot * EVENT_SIZE) for slot in range(self.capacity)]
+            written = sorted((record for record in records if record[BEGIN // 8]), key=lambda record: record[0] >> TICKET_SHIFT)
+            found[block] = written[-count:]
+        return found
+
     def word(self, offset: int) -> int:
         """Return a word of the file."""
         return int.from_bytes(self._map[offset : offset + 8], "little")

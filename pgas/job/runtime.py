@@ -197,7 +197,8 @@ class Job(Collective):
     def _listen(self, form: str) -> None:
         """Start answering requests for hang reports."""
         here = {pe: pid for pe in range(self.n_pes) if pe != self.my_pe and (pid := self._pid(pe)) is not None}
-        subject = hang.Subject(self.my_pe, self.n_pes, self.transport, self.memory, self.places, self.nic, self.timeout_s, here)
+        recorded = (lambda: []) if self.timeline is None else self.timeline.last_calls
+        subject = hang.Subject(self.my_pe, self.n_pes, self.transport, self.memory, self.places, self.nic, self.timeout_s, here, recorded)
         self.hang = self._step(lambda: hang.Reporter(subject, form))
         self._ending.callback(self.hang.stop)
         addresses = self.exchange(self.hang.address)

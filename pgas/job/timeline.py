@@ -24,6 +24,9 @@ from pgas.transports.memory.protocol import Memory
 #: Number of exchanges by which PEs on different machines compare their clocks, at the beginning and at the end.
 _EXCHANGES = 8
 
+#: In a hang report, maximum numbers of calls of a block, and of blocks.
+_LAST_CALLS, _MOST_BLOCKS = 4, 16
+
 #: Functions of the host that are not events, because they return immediately.
 _UNTRACED = {"my_pe", "n_pes", "ptr", "info", "init", "jit"}
 
@@ -149,6 +152,18 @@ class Timeline:
                 number = self._threads[ident] = len(self._threads)
                 self._file.tell(thread=number, text=threading.current_thread().name)
         return number
+
+    def last_calls(self) -> list[str]:
+        """Return lines about the last calls that blocks have completed, for hang reports."""
+        lines = []
+        for block, records in self._file.newest(4 * _LAST_CALLS).items():
+            codes = [(record[0] & events.CODE_MASK, record[events.WHO // 8] & events.NOBODY) for record in records]
+            calls = [(operation.NAMES[code], peer) for code, peer in codes if code < len(operation.NAMES)]
+            if calls:
+                told = [name if peer == events.NOBODY else f"{name} {operation.preposition(name)} PE {peer}" for name, peer in calls]
+                lines.append(f"last calls of block {block}: {', '.join(told[-_LAST_CALLS:])}")
+        more = len(lines) - _MOST_BLOCKS
+        return lines[:_MOST_BLOCKS] + ([f"and of {more} more block{'s' * (more > 1)}"] if more > 0 else [])
 
     def close(self) -> None:
         """Write nothing more."""

@@ -259,3 +259,19 @@ def test_a_file_that_cannot_be_written(job, tmp_path):
 def test_unknown_words(job):
     ended = job("pgas.init()", npes=1, PGAS_TRACE="time")
     assert "PGAS_TRACE=time: unknown: time; must be among wqe, cqe, cmd, timeline[:FILE]" in ended.err, ended
+
+
+def test_hang_reports_have_the_last_calls(job, tmp_path):
+    text = """
+@pgas.jit
+def stuck(data, sig, pe):
+    for i in range(1, 7):
+        pgas.put(data, data, pe, i)
+    pgas.fence()
+    pgas.signal_wait_until(sig, 0, pgas.EQ, 1)
+
+pgas.init()
+stuck[1, 1](pgas.zeros(8), pgas.zeros(1, np.uint64), 0)
+"""
+    ended = job(text, npes=1, PGAS_TRACE=f"timeline:{tmp_path}/t", PGAS_TIMEOUT="1")
+    assert "pgas: PE 0:   last calls of block 0: put to PE 0, put to PE 0, put to PE 0, fence\n" in ended.err, ended

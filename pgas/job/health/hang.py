@@ -50,6 +50,8 @@ class Subject:
     timeout_s: float
     #: Process ids of the other PEs on this node.
     others: Mapping[int, int]
+    #: Function that returns lines about the last events of blocks, if there is a timeline.
+    recorded: Callable[[], list[str]] = list
     #: The kernels launched last that are not known to have ended: name and grid, handle of the stream.
     launched: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=8))
 
@@ -160,6 +162,7 @@ def gather(subject: Subject, reason: str) -> dict[str, Any]:
         "threads": platform.report(),
         "error": error,
         "waiters": _grouped(waiters),
+        "last": subject.recorded(),
         "nic": [] if subject.nic is None else outstanding.describe(subject.nic, place),
     }
 
@@ -182,7 +185,7 @@ def text(report: dict[str, Any]) -> str:
         lines.append(f"  and {len(report['waiters']) - _WAITS} more groups of waiting threads")
     if not report["waiters"]:
         lines.append("  no thread is waiting in a pgas function" + (" except the one of the first error" if report["error"] else ""))
-    lines += [f"  {line}" for line in report["nic"]]
+    lines += [f"  {line}" for line in (*report["last"], *report["nic"])]
     return "".join(f"pgas: PE {me}: {line}\n" for line in lines)
 
 
