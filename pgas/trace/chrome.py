@@ -129,11 +129,11 @@ def _calls(process: _Process, pe: TracedPE, found: flows.Flows, tids: dict[int, 
     for event in pe.events:
         if event.in_kernel:
             by_launch[event.launch, event.block].append(event)
-    names = launches(pe)
+    made = launches(pe)
     for (launch, block), calls in sorted(by_launch.items(), key=lambda item: item[1][0].begin):
         begin, end = calls[0].begin, max(call.end for call in calls)
         tid = process.track(_BLOCK, 2 * block, 0, f"block {block}")
-        process.slice(tid, names.get(launch, "kernel"), "kernel", begin, end, launch=launch)
+        process.slice(tid, made[launch].name if launch in made else "kernel", "kernel", begin, end, launch=launch)
     for event in pe.events:
         if event.in_kernel:
             waits = flows.is_wait(event)

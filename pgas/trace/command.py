@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from pgas.base import events
 from pgas.base.errors import PgasError
-from pgas.trace import chrome, matrix
+from pgas.trace import chrome, matrix, page, why
 from pgas.trace.reading import NIC, Trace, read
 
 
@@ -21,13 +21,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="files, or the FILE of PGAS_TRACE=timeline:FILE or traffic:FILE")
     parser.add_argument("-o", "--output", metavar="JSON", help="write the timeline for Perfetto")
+    parser.add_argument("--html", metavar="PAGE", help="write one self-contained page with the timeline and the traffic")
+    parser.add_argument("--why", action="store_true", help="print the longest waits, where their time went, and the critical path")
+    parser.add_argument("--kernel", metavar="NAME", default="", help="with --why: only kernels of this name")
     parser.add_argument("--plot", metavar="PNG", help="draw heat maps of the traffic between PEs")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command line."""
     if tables := matrix.csv_files(options.files):
-        if options.output:
+        if options.output or options.html or options.why:
             raise PgasError(f"{tables[0]} has traffic, from which there is no timeline; run the job with PGAS_TRACE=timeline:FILE")
         traffic = matrix.of_csv(tables)
         for family, cells in traffic.items():
@@ -36,11 +39,18 @@ def run(options: argparse.Namespace) -> int:
     else:
         trace = read(options.files)
         traffic = matrix.of_trace(trace)
-        print("\n".join(summary(trace)))
+        lines = list(summary(trace))
+        print("\n".join(lines))
         if options.output:
             with _written(options.output), open(options.output, "w") as file:
                 chrome.write(trace, file)
             print(f"{options.output}: open it in https://ui.perfetto.dev")
+        if options.why:
+            print("\n".join(why.report(trace, options.kernel)))
+        if options.html:
+            with _written(options.html), open(options.html, "w", encoding="utf-8") as file:
+                page.write(trace, lines, file)
+            print(f"{options.html}: open it in a browser")
     if options.plot:
         with _written(options.plot):
             matrix.plot(traffic, options.plot)

@@ -81,4 +81,4 @@ def test_wrong_files(tmp_path):
 def arguments(**given):
     from argparse import Namespace
 
-    return Namespace(**{"output": None, "plot": None, **given})
+    return Namespace(**{"output": None, "plot": None, "html": None, "why": False, "kernel": "", **given})
