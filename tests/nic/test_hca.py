@@ -211,10 +211,10 @@ def test_a_piece_of_gpu_memory_as_a_dma_buf(monkeypatch):
     ("wanted", "n_pes", "nic", "expected"),
     [
         ("auto", 2, "softhca", 2),
-        ("auto", 22, "softhca", 2),
-        ("auto", 23, "softhca", 1),
-        ("auto", 32, "softhca", 1),
-        ("auto", 33, "softhca", 1),  # refused later, with the card's number
+        ("auto", 45, "softhca", 2),
+        ("auto", 46, "softhca", 1),
+        ("auto", 64, "softhca", 1),
+        ("auto", 65, "softhca", 1),  # refused later, with the card's number
         ("auto", 400, "mlx5_0:1", 2),
         (8, 32, "softhca", 8),
     ],

@@ -278,10 +278,10 @@ pgas.free(source); pgas.free(dest); pgas.finalize()
     cards = ended.out.split("software NIC pgas-hca-")[1:]  # other jobs may run here
     assert any(re.search(r"wqes 2, nbytes 512,", card) for card in cards), ended
     (card,) = [card for card in cards if "wqes 2, nbytes 512," in card]
-    assert len(re.findall(r"^0x4[0-9a-f]+ +[01] +RTS +1024", card, re.MULTILINE)) == 8, card  # 2 PEs, 2 queue pairs to each of 2
+    assert len(re.findall(r"^0x1[0-9a-f]+ +[01] +RTS +1024", card, re.MULTILINE)) == 8, card  # 2 PEs, 2 queue pairs to each of 2
     keys = re.findall(r"^0x[0-9a-f]+ +[01] +(LOCAL_WRITE\S*) ", card, re.MULTILINE)  # of the heap, and of what no peer may touch
     assert sorted(keys) == ["LOCAL_WRITE"] * 2 + ["LOCAL_WRITE,REMOTE_WRITE,REMOTE_READ,REMOTE_ATOMIC"] * 2, card
-    assert len(re.findall(r"^[0-9]+ +[01] +0x4[0-9a-f]+$", card, re.MULTILINE)) == 8, card  # a UAR for each
+    assert len(re.findall(r"^[0-9]+ +[01] +0x1[0-9a-f]+$", card, re.MULTILINE)) == 8, card  # a UAR for each
 
 
 def test_trace(job):

@@ -32,7 +32,7 @@ from pgas.transports.softhca.syndromes import CommandSyndrome as Why
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 SIGNAL = wqe.Ce.ALWAYS
 QUEUES = 2 << 20
-HEAP = 4 << 20
+HEAP = 16 << 20
 EMPTY = bytes([cqe.EMPTY]) * 64
 
 

@@ -9,10 +9,10 @@ from pgas.kernels import window
 #: log2 of the number of objects, as QUERY_HCA_CAP reports them. The low bits of an object's number are its index in its table; the upper
 #: bits count the uses of the index, so that the number of a destroyed object is invalid. Memory keys have no such bits, because their
 #: indices are reused, as on a ConnectX.
-LOG_MAX_QP = 10
-LOG_MAX_CQ = 10
+LOG_MAX_QP = 12
+LOG_MAX_CQ = 12
 LOG_MAX_MKEY = 14
-LOG_MAX_UAR = 11
+LOG_MAX_UAR = 13
 
 #: log2 of the maximum queue size in WQEBBs (which the 4 bits of qpc.log_sq_size can hold) and in CQEs, and of the maximum message size.
 LOG_MAX_QP_SZ = 15
