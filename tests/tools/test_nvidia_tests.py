@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SMOKE = {"test_a_clone"}
 
 TOOL = Path(__file__).with_name("nvidia_tests.py")
