@@ -1,6 +1,7 @@
 """The order checker: finds missing fences, waits, and barriers of a program in the simulator, by happens-before (docs/order.md)."""
 
 import os
+from pathlib import Path
 
 from pgas.base import config
 from pgas.base.errors import PgasError
@@ -21,6 +22,8 @@ def start() -> None:
     if not folder:
         verdict.install()
     elif os.path.isdir(folder):
-        record.install(folder)
+        from pgas.check import replay
+
+        (replay.follow if replay.is_planned(Path(folder)) else record.install)(Path(folder))
     else:
         raise PgasError(f"PGAS_CHECK_LOGS must name a folder, which {folder!r} is not; python -m pgas.check makes one")

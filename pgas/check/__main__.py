@@ -7,14 +7,19 @@ otherwise the program's.
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pgas.base import interpreter
+from pgas.base import config, interpreter
 from pgas.base.arguments import Parser, within
 from pgas.base.launcher import MAX_PES
+
+if TYPE_CHECKING:
+    from pgas.check.order import Order
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,6 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m pgas.check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=within(1, MAX_PES), default=1, metavar="N", help="number of PEs (default: 1)")
     parser.add_argument("--json", metavar="FILE", help="also write the findings to a file")
+    replay = "run again with the accesses of report N in the other order, and print the wrong value"
+    parser.add_argument("--replay", type=within(1, 10**6), metavar="N", help=replay)
     parser.add_argument("program", help="program")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments").required = False
     asked = parser.parse_args(arguments)
@@ -30,9 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             Path(asked.json).touch()
         except OSError as error:
             parser.error(f"argument --json: {asked.json}: {error.strerror}")
+    if asked.replay is not None and config.read("PGAS_TRANSPORT") not in ("auto", "p2p"):
+        parser.error("argument --replay: runs over p2p only, and PGAS_TRANSPORT is another transport")
     with tempfile.TemporaryDirectory(prefix="pgas-check-") as folder:
-        os.environ.update(PGAS_CHECK="order", PGAS_CHECK_LOGS=folder, NUMBA_ENABLE_CUDASIM="1")
-        status = os.spawnv(os.P_WAIT, sys.executable, interpreter.command("pgas.run", "-n", str(asked.n), asked.program, *asked.args))
+        status = _run(asked, Path(folder))
         from pgas.check.log import merged
         from pgas.check.order import Order
 
@@ -43,7 +51,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(text, flush=True)
     if asked.json:
         Path(asked.json).write_text(order.findings.json())
+    if asked.replay is not None:
+        print(_replayed(asked, order), flush=True)
     return 3 if order.findings.all else status
+
+
+def _run(asked: argparse.Namespace, folder: Path, **options: int) -> int:
+    """Run the program with logs in a folder. Returns its exit status."""
+    os.environ.update(PGAS_CHECK="order", PGAS_CHECK_LOGS=str(folder), NUMBA_ENABLE_CUDASIM="1")
+    command = interpreter.command("pgas.run", "-n", str(asked.n), asked.program, *asked.args)
+    return subprocess.run(command, check=False, **options).returncode  # type: ignore[call-overload, no-any-return]
+
+
+def _replayed(asked: argparse.Namespace, order: "Order") -> str:
+    """Run the program again with the accesses of a report in the other order. Returns what the reader sees."""
+    from pgas.check import replay
+
+    number, found = asked.replay, order.findings.all
+    if number > len(found):
+        return f"pgas: report {number} does not exist: the program has {len(found)}"
+    plan = replay.Rerun.of(found[number - 1], order.site)
+    if plan is None:
+        return f"pgas: report {number} cannot be replayed: only a put, p, or get_nbi and a read by another PE or after it can"
+    os.environ.pop("PGAS_SIM_WEAK", None)
+    seen = []
+    for each, options in ((plan.normal(), {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}), (plan, {})):
+        with tempfile.TemporaryDirectory(prefix="pgas-check-") as folder:
+            each.write_to(Path(folder))
+            _run(asked, Path(folder), **options)
+            seen.append(replay.values(Path(folder)))
+    late = "the write as late as it may be" if plan.held else "the read later"
+    different = replay.difference(*seen)
+    if different is None:
+        return f"pgas: report {number} with {late}: the same values are read ({len(seen[1])} values)"
+    (addr, nbytes, one), (_, _, other) = different
+    what, value = order.findings.element(addr), order.findings.value
+    line = f"{os.path.basename(plan.read[1])}:{plan.read[2]}"
+    return f"pgas: report {number} with {late}: {line} reads {value(addr, nbytes, other)} instead of {value(addr, nbytes, one)} from {what}"
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ Event = tuple[Any, ...]
 (
     JOB,  # n_pes
     SITE,  # number, file, line, column, function, text
-    MADE,  # address, nbytes, site, shape, itemsize: a symmetric array
+    MADE,  # address, nbytes, site, shape, itemsize, kind of dtype: a symmetric array
     LAUNCH,  # launch, first thread, threads of a block, blocks, stream, name, site
     ENDED,  # launch
     MET,  # first thread of the block, threads or None for all: in a barrier of the block or a warp operation

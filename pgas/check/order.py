@@ -265,8 +265,8 @@ class Order:
     def _site(self, pe: int, number: int, *told: Any) -> None:
         self._pe(pe).sites[number] = SourceLine(*told)
 
-    def _made(self, pe: int, addr: int, nbytes: int, site: int, shape: tuple[int, ...], itemsize: int) -> None:
-        self.findings.made(_of_slot(addr), nbytes, shape, itemsize, self._pe(pe).sites[site])
+    def _made(self, pe: int, addr: int, nbytes: int, site: int, shape: tuple[int, ...], itemsize: int, kind: str) -> None:
+        self.findings.made(_of_slot(addr), nbytes, shape, itemsize, kind, self._pe(pe).sites[site])
         if nbytes:
             self._resets(addr, nbytes)
 
@@ -640,7 +640,8 @@ class Order:
                     name, members.index(writer), members.index(member), [operands.get(m, to) for m in members]
                 ):
                     state = came.state
-                    if to.dest == to.source and member in meeting.came:  # What is in dest is needed first, so that the member has called.
+                    in_place = to.dest == to.source and meeting.root is None
+                    if in_place and member in meeting.came:  # What is in dest is needed first, so that the member has called.
                         state = state | meeting.came[member].passed
                     self._touch_for(state, access, _of_slot(to.dest) + offset | window.slot(member), nbytes)
 

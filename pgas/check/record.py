@@ -245,9 +245,9 @@ def _source(code: CodeType, at: int) -> tuple[int, int, str, str]:
     return line, left, code.co_qualname, text.encode()[left:right].decode()
 
 
-def install(folder: str | os.PathLike[str] | None) -> Recorder:
-    """Record this process from now on into a folder that exists, or that the PEs of the first job make."""
-    recorder = Recorder(None if folder is None else Path(folder))
+def install(folder: str | os.PathLike[str] | None, make: Callable[[Path | None], Recorder] = Recorder) -> Recorder:
+    """Record this process from now on into a folder that exists, or that the PEs of the first job make. make: class of the recorder."""
+    recorder = make(None if folder is None else Path(folder))
     if runtime.active():
         recorder.joins(runtime.current())
     watch.install(recorder)
@@ -307,9 +307,8 @@ def _of_job(recorder: Recorder) -> None:
         recorder.begin()
         block = block_of(array)
         if block is not None:
-            recorder.log.add(
-                log.MADE, job.address(array), block.nbytes, recorder.site(sys._getframe(1)), tuple(array.shape), array.dtype.itemsize
-            )
+            kind, site = (array.dtype.itemsize, array.dtype.kind), recorder.site(sys._getframe(1))
+            recorder.log.add(log.MADE, job.address(array), block.nbytes, site, tuple(array.shape), *kind)
         return array
 
     forms = {

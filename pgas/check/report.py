@@ -61,6 +61,7 @@ class _Array:
     nbytes: int
     shape: tuple[int, ...]
     itemsize: int
+    kind: str
     site: SourceLine
 
     def element(self, offset: int) -> str:
@@ -112,6 +113,7 @@ class Mistake:
     missing: str
     text: str
     count: int = 1
+    accesses: tuple[MemoryAccess, MemoryAccess] | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -146,9 +148,9 @@ class Mistakes:
 
     # What happens
 
-    def made(self, offset: int, nbytes: int, shape: tuple[int, ...], itemsize: int, site: SourceLine) -> None:
+    def made(self, offset: int, nbytes: int, shape: tuple[int, ...], itemsize: int, kind: str, site: SourceLine) -> None:
         """Note a symmetric array."""
-        self._arrays[offset] = _Array(offset, nbytes, shape, itemsize, site)
+        self._arrays[offset] = _Array(offset, nbytes, shape, itemsize, kind, site)
 
     def sent(self, update: "WordUpdate", addr: int, *, signal: bool) -> None:
         """Note an update of a word; signal: whether it is a signal, which somebody should wait for."""
@@ -177,7 +179,7 @@ class Mistakes:
         self, site: SourceLine, pe: int, comparison: int, addr: int, found: int, value: int, updates: Sequence["WordUpdate"]
     ) -> None:  # fmt: skip
         """Note a wait that nothing ends."""
-        wanted = f"{self._element(addr)} to be {_SIGNS[comparison]} {value}"
+        wanted = f"{self.element(addr)} to be {_SIGNS[comparison]} {value}"
         made = sorted({f"{self.order.site(u.access)} {'adds' if u.adds else 'sets it to'} {u.value}" for u in updates})
         why = "; ".join(made[:_MOST_UPDATES]) or "nothing changes it"
         text = f"  {site}: {site.text}: PE {pe} waits for {wanted}; it was {found}, and {why}"
@@ -215,7 +217,7 @@ class Mistakes:
                 found[key].count += race.count
                 continue
             text = f"  {self._described(race.first, one, race.addr)}\n  {self._described(race.second, two, race.addr)}\n  {why}"
-            found[key] = Mistake(one, two, missing, text, race.count)
+            found[key] = Mistake(one, two, missing, text, race.count, (race.first, race.second))
         for site, words in self._signals.items():
             if not words & self._awaited:
                 found[site] = Mistake(site, site, "wait", f"  {site}: {site.text}: nobody waits for this signal")
@@ -228,11 +230,22 @@ class Mistakes:
             if e.launch == 0
             else f"PE {e.pe}, block {self.order.index(e)}, thread {(e.thread - e.block) & 0xFFFFFF}"
         )
-        return f"{site}: {site.text}: {self._element(addr)} {access.what} by {who}"
+        return f"{site}: {site.text}: {self.element(addr)} {access.what} by {who}"
 
-    def _element(self, addr: int) -> str:
+    def value(self, addr: int, nbytes: int, bits: int) -> str:
+        """Return the value of an element."""
+        array = self._array(*self.order.place(addr))
+        if array is not None and array.kind == "f" and nbytes > 1:
+            return str(np.array(bits, f"u{nbytes}").view(f"f{nbytes}"))
+        return str(bits - (1 << 8 * nbytes) if array is not None and array.kind == "i" and bits >> 8 * nbytes - 1 else bits)
+
+    def _array(self, pe: int, offset: int) -> _Array | None:
+        return next((a for a in self._arrays.values() if a.start <= offset < a.start + a.nbytes), None) if pe >= 0 else None
+
+    def element(self, addr: int) -> str:
+        """Return the name of the element at an address."""
         pe, offset = self.order.place(addr)
-        array = next((a for a in self._arrays.values() if a.start <= offset < a.start + a.nbytes), None) if pe >= 0 else None
+        array = self._array(pe, offset)
         return "memory" if array is None else f"{array.element(offset)} of PE {pe} (made in line {array.site.line})"
 
     def _missing(self, race: _Race) -> tuple[str, str]:

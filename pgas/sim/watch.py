@@ -50,7 +50,7 @@ def _place(array: Any) -> tuple[int, tuple[int, ...], tuple[int, ...], int] | No
     known = kept.get("_place")
     if known is None:
         view = ndarray_of(array)
-        if not isinstance(view, np.ndarray):
+        if not isinstance(view, np.ndarray) or view.dtype.names is not None:
             return None
         known = kept["_place"] = int(view.__array_interface__["data"][0]), view.strides, view.shape, view.itemsize
     return known
@@ -87,10 +87,9 @@ def _of_elements(kind: Any, watcher: KernelWatcher, *, shared: bool) -> None:
     get, put = kind.__getitem__, kind.__setitem__
 
     def load(array: Any, idx: Any) -> Any:
-        value = get(array, idx)
-        if not isinstance(value, (KernelArray, np.ndarray)) and (at := _element(array, idx)) is not None:
+        if (at := _element(array, idx)) is not None:
             watcher.accessed(LOAD, *at, sys._getframe(1), shared=shared)
-        return value
+        return get(array, idx)
 
     def store(array: Any, idx: Any, value: Any) -> None:
         if (at := _element(array, idx)) is None:

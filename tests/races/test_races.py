@@ -75,6 +75,23 @@ def test_every_race_is_found_and_every_twin_is_right(tmp_path):
     assert wrong == {}
 
 
+@pytest.mark.parametrize(
+    ("name", "read", "normally"),
+    [
+        ("signal_after_put", 0, 7),
+        pytest.param("dest_of_get_nbi", 0, 7, marks=pytest.mark.slow),
+        pytest.param("credit_before_read", 1, 0, marks=pytest.mark.slow),
+    ],
+)
+def test_a_replay_shows_the_wrong_value(name, read, normally):
+    command = [sys.executable, "-m", "pgas.check", "--replay", "1", "-n", "2", HERE / f"{name}.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert re.search(rf"report 1 with the .*: {name}.py:\d+ reads {read} instead of {normally} from \w+\[0\] of PE", done.stdout), (
+        done.stdout
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAILING)
 def test_programs_that_fail_are_explained(tmp_path, name):
