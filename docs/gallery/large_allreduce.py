@@ -50,6 +50,7 @@ with pgas.init():
             pgas.barrier_all()
             seconds.append((time.perf_counter() - began) / args.rounds)
         right = np.allclose(dest.copy_to_host(), expected, rtol=1e-5)
+        pgas.barrier_all()  # every PE has read dest
         pgas.launch(mean, blocks, args.threads, (team, dest, source))
         pgas.barrier_all()
         right = all(pgas.allgather_object(right and np.allclose(dest.copy_to_host(), expected / n, rtol=1e-5)))
