@@ -87,10 +87,11 @@ def reduce(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0,
 def reducescatter(team: Integer, dest: Any, source: Any, op: Any, channel: Integer = 0, *, stream: Any = None) -> None:
     """Combine the sources of all members, element by element, and store part q of the result in member q's dest (NVSHMEM).
 
-    Elements are combined in member order; for more than 2 * PGAS_LL_BYTES per member through a NIC, that order is rotated. float16 and
-    bfloat16 are accumulated in float32 and rounded once; integers wrap. All members must call it, in the same order on a channel, in
-    kernels that run at the same time: use pgas.launch(). Before that, dest must be free to be overwritten on all members, unless messages
-    have at most PGAS_LL_BYTES (128 bytes in calls by one thread): then only this member's own call writes its dest.
+    Elements are combined in member order; in a job with two transports, for more than PGAS_LL_BYTES per member, those of a node are
+    combined first. float16 and bfloat16 are accumulated in float32 and rounded once; integers wrap. All members must call it, in the
+    same order on a channel, in kernels that run at the same time: use pgas.launch(). Before that, dest must be free to be overwritten
+    on all members, unless messages have at most PGAS_LL_BYTES (128 bytes in calls by one thread): then only this member's own call
+    writes its dest.
 
     Completion:
         on return: dest is complete on this member; source may be reused.
