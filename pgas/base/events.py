@@ -15,6 +15,7 @@ import json
 import mmap
 import os
 import struct
+import tempfile
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -62,6 +63,9 @@ NAMES = {
     DONE: "completed", CALLED: "call", LAUNCHED: "launch", FETCHED: "WQE fetched", EXECUTED: "CQE written",
 }  # fmt: skip
 
+#: Bytes of a file that are copied at once.
+_COPIED = 1 << 20
+
 
 def file_size(capacity: int, rings: int = N_RINGS) -> int:
     """Return the size of a trace file, in whole pages."""
@@ -81,11 +85,33 @@ class TraceFile:
         except BaseException:
             os.close(self.fd)
             raise
+        self._elsewhere: str | None = None  #: where the file is until close()
         self._lock = threading.Lock()
         self._names: dict[str, int] = {}
         self._tickets = [0] * BLOCKS
         self._text_end = TEXT
         self._map[: _HEADER.size] = _HEADER.pack(MAGIC, rings, capacity)
+
+    def move(self, folder: str) -> None:
+        """Go on in a file in a folder until close(); the path links to it, also if the process is killed. Not after add().
+
+        Raises:
+            OSError: if the folder has no room.
+        """
+        fd, path = tempfile.mkstemp(prefix=os.path.basename(self.path) + "-", dir=folder)
+        try:
+            os.posix_fallocate(fd, 0, self.nbytes)
+            moved = mmap.mmap(fd, self.nbytes)
+            moved[:RINGS] = self._map[:RINGS]
+            os.unlink(self.path)
+            os.symlink(path, self.path)
+        except BaseException:
+            os.close(fd)
+            os.unlink(path)
+            raise
+        self._map.close()
+        os.close(self.fd)
+        self.fd, self._map, self._elsewhere = fd, moved, path
 
     def tell(self, **line: Any) -> None:
         """Write a line of JSON. A line that does not fit is dropped, and the next reader sees that from its length."""
@@ -133,11 +159,25 @@ class TraceFile:
         self._map[offset : offset + 8] = value.to_bytes(8, "little")
 
     def close(self) -> None:
-        """Stop writing."""
+        """Stop writing, and put the file where it belongs."""
         if self.fd >= 0:
+            if self._elsewhere is not None:
+                self._copy(self.path + ".new")
+                os.replace(self.path + ".new", self.path)
+                os.unlink(self._elsewhere)
             self._map.close()
             os.close(self.fd)
             self.fd = -1
+
+    def _copy(self, path: str) -> None:
+        """Write a sparse copy."""
+        with open(path, "wb") as copy:
+            copy.truncate(self.nbytes)
+            for at in range(0, self.nbytes, _COPIED):
+                part = self._map[at : at + _COPIED]
+                if any(part):
+                    copy.seek(at)
+                    copy.write(part)
 
 
 def open_for_reading(path: str) -> tuple[mmap.mmap, int, int]:

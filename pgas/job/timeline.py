@@ -27,6 +27,9 @@ _EXCHANGES = 8
 #: In a hang report, maximum numbers of calls of a block, and of blocks.
 _LAST_CALLS, _MOST_BLOCKS = 4, 16
 
+#: Folder of files in memory.
+_IN_MEMORY = "/dev/shm"
+
 #: Functions of the host that are not events, because they return immediately.
 _UNTRACED = {"my_pe", "n_pes", "ptr", "info", "init", "jit"}
 
@@ -79,14 +82,20 @@ class Timeline:
         self._on_gpu = False
 
     def map(self, memory: Memory) -> None:
-        """Map the file for kernels. Raises PgasError if that is impossible."""
+        """Map the file for kernels; CUDA pins files in memory only. Raises PgasError if that is impossible."""
         self._on_gpu = memory.on_gpu
         try:
             memory.map_file(window.TRACE, self._file.nbytes, self._file.fd)
-        except TransportError as error:
-            raise PgasError(
-                f"PGAS_TRACE: {error}; name a file in memory, such as PGAS_TRACE=timeline:/dev/shm/{Path(self._file.path).stem}"
-            ) from error
+        except TransportError as refused:
+            try:
+                self._file.move(_IN_MEMORY)
+            except OSError as error:
+                room = f"{self._file.nbytes >> 20} MiB in {_IN_MEMORY} ({error.strerror}); a smaller PGAS_TRACE_EVENTS needs less"
+                raise PgasError(f"PGAS_TRACE: {refused}, and there is no room for {room}") from refused
+            try:
+                memory.map_file(window.TRACE, self._file.nbytes, self._file.fd)
+            except TransportError as error:
+                raise PgasError(f"PGAS_TRACE: {error}") from error
 
     def start(self, job: Mapping[str, Any], teams: Iterable[tuple[int, Sequence[int]]], exchange: Callable[[Any], list[Any]]) -> None:
         """Describe the job and its teams, align clocks, and record the calls of the host from now on. Collective.

@@ -1,6 +1,7 @@
 """Timelines of jobs (PGAS_TRACE=timeline): the JSON is read back, and has what the programs did."""
 
 import json
+import os
 import re
 from collections import Counter, defaultdict
 from itertools import pairwise
@@ -11,7 +12,8 @@ from jobs import job as job
 from jobs import real_job as real_job
 
 from pgas.base import events
-from pgas.base.errors import PgasError
+from pgas.base.errors import PgasError, TransportError
+from pgas.job.timeline import Timeline
 from pgas.trace import chrome, flows
 from pgas.trace.command import summary
 from pgas.trace.reading import files, read
@@ -275,3 +277,40 @@ stuck[1, 1](pgas.zeros(8), pgas.zeros(1, np.uint64), 0)
 """
     ended = job(text, npes=1, PGAS_TRACE=f"timeline:{tmp_path}/t", PGAS_TIMEOUT="1")
     assert "pgas: PE 0:   last calls of block 0: put to PE 0, put to PE 0, put to PE 0, fence\n" in ended.err, ended
+
+
+class MemoryOfFilesInMemory:
+    """Memory that maps files in /dev/shm only, like CUDA."""
+
+    on_gpu = True
+
+    def map_file(self, address, nbytes, fd):
+        if not os.readlink(f"/proc/self/fd/{fd}").startswith("/dev/shm/"):
+            raise TransportError("the GPU cannot write into the mapping of a file")
+        self.fd = os.dup(fd)
+
+
+def test_a_file_that_cuda_does_not_pin_is_in_memory_until_the_end(tmp_path):
+    timeline, memory, path = Timeline(str(tmp_path / "t"), 3, 16), MemoryOfFilesInMemory(), tmp_path / "t.3"
+    timeline.map(memory)
+    while_it_runs = os.readlink(path)
+    assert while_it_runs.startswith("/dev/shm/t.3-")
+    timeline.team(0, [0, 1])
+    os.pwrite(memory.fd, b"\x2a", events.RINGS + 4000 * events.EVENT_SIZE)  # a kernel
+    timeline.close()
+    os.close(memory.fd)
+    assert not path.is_symlink()
+    assert not os.path.exists(while_it_runs)
+    data, _, capacity = events.open_for_reading(str(path))
+    assert (capacity, list(events.lines(data))) == (16, [{"team": 0, "pes": [0, 1]}])
+    assert data[events.RINGS + 4000 * events.EVENT_SIZE] == 0x2A
+
+
+def test_no_room_in_memory(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(PgasError, match=r"no room for \d+ MiB in /dev/shm \(No space left on device\); a smaller PGAS_TRACE_EVENTS"):
+        Timeline(str(tmp_path / "t"), 0, 4096).map(MemoryOfFilesInMemory())
+    assert not (tmp_path / "t.0").is_symlink()
