@@ -5,6 +5,8 @@ to align clocks: offsets between GPU and host, measured by questions to a kernel
 among all PEs.
 """
 
+import contextlib
+import importlib
 import itertools
 import socket
 import threading
@@ -50,12 +52,33 @@ class _HostCall(AbstractContextManager[None]):
         self._outermost = not getattr(_calling, "pgas", False)
         if self._outermost:
             _calling.pgas, self._began = True, time.monotonic_ns()
+            self._timeline.ranges.push(f"pgas.{self._name}")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._outermost:
             _calling.pgas = False
+            self._timeline.ranges.pop()
             if self._name not in _UNTRACED:
                 self._timeline.add(events.CALLED, self._began, f"pgas.{self._name}")
+
+
+class _Ranges:
+    """NVTX ranges of the host's calls and launches, for NVIDIA's profilers, if the package nvtx is installed."""
+
+    def __init__(self) -> None:
+        self._nvtx: Any = None
+        with contextlib.suppress(ImportError):
+            self._nvtx = importlib.import_module("nvtx")
+
+    def push(self, name: str) -> None:
+        """Begin a range in this thread."""
+        if self._nvtx is not None:
+            self._nvtx.push_range(name, domain="pgas")
+
+    def pop(self) -> None:
+        """End this thread's last range."""
+        if self._nvtx is not None:
+            self._nvtx.pop_range(domain="pgas")
 
 
 class Timeline:
@@ -76,6 +99,7 @@ class Timeline:
             self._file = events.TraceFile(path, capacity)
         except OSError as error:
             raise PgasError(f"PGAS_TRACE=timeline:{base}: cannot write {path}: {error.strerror}") from error
+        self.ranges = _Ranges()
         self._lock = threading.Lock()
         self._threads: dict[int, int] = {}
         self._launch: dict[int, tuple[int, str, int]] = {}  #: by thread, begin, name, and stream of the launch in progress
@@ -138,12 +162,16 @@ class Timeline:
 
     def launching(self, kernel: str, stream: int) -> None:
         """Note that this thread launches a kernel."""
+        if self._launch.pop(threading.get_ident(), None) is not None:  # That launch has failed.
+            self.ranges.pop()
         self._launch[threading.get_ident()] = time.monotonic_ns(), kernel, stream
+        self.ranges.push(kernel)
 
     def launched(self) -> None:
         """Note that the launch has returned: in the simulator, that the kernel has ended."""
         if (launch := self._launch.pop(threading.get_ident(), None)) is not None:
             began, kernel, stream = launch
+            self.ranges.pop()
             self.add(events.LAUNCHED, began, kernel, stream)
 
     def add(self, code: int, began: int, name: str, value: int = 0) -> None:

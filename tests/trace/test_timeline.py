@@ -3,17 +3,20 @@
 import json
 import os
 import re
+import sys
 from collections import Counter, defaultdict
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from jobs import also
 from jobs import job as job
 from jobs import real_job as real_job
 
-from pgas.base import events
+from pgas.base import events, parameters
 from pgas.base.errors import PgasError, TransportError
 from pgas.job.timeline import Timeline
+from pgas.kernels import window
 from pgas.trace import chrome, flows
 from pgas.trace.command import summary
 from pgas.trace.reading import files, read
@@ -314,3 +317,20 @@ def test_no_room_in_memory(tmp_path, monkeypatch):
     with pytest.raises(PgasError, match=r"no room for \d+ MiB in /dev/shm \(No space left on device\); a smaller PGAS_TRACE_EVENTS"):
         Timeline(str(tmp_path / "t"), 0, 4096).map(MemoryOfFilesInMemory())
     assert not (tmp_path / "t.0").is_symlink()
+
+
+def test_calls_and_launches_are_ranges_where_nvtx_is_installed(tmp_path, monkeypatch):
+    ranges = []
+    nvtx = SimpleNamespace(push_range=lambda name, domain: ranges.append((name, domain)), pop_range=lambda domain: ranges.append(domain))
+    monkeypatch.setitem(sys.modules, "nvtx", nvtx)
+    monkeypatch.setattr(window, "constants", lambda: SimpleNamespace(num_qps=1))
+    timeline = Timeline(str(tmp_path / "t"), 0, 64)
+    timeline.start({}, [], lambda mine: [mine])
+    try:
+        with parameters.around("barrier_all"):
+            timeline.launching("failed", 0)
+            timeline.launching("kernel", 0)
+            timeline.launched()
+    finally:
+        timeline.close()
+    assert ranges == [("pgas.barrier_all", "pgas"), ("failed", "pgas"), "pgas", ("kernel", "pgas"), "pgas", "pgas"]
