@@ -3,8 +3,8 @@
 A call is a word: operation, op or root, dtype, number of elements, and the low bits of its epoch. When a collective begins, a member
 writes the word to its row at the next and at the previous member; before it ends, the member compares what these two have written with its
 own. If any members differ, two adjacent ones do. This costs two stores and two loads, at any team size, and no round trip: a member that
-finds no word of this epoch does not wait for it for long, or in one-sided collectives at all. The last warp of a block does this; it often
-has no data to move.
+finds no word of this epoch does not wait for it for long, or in one-sided collectives at all; then the neighbor, which came later, finds
+the difference. The last threads of a block do this; they often have no data to move.
 
 The host's calls compare always, on the channels that only they use: their words are part of the channel's number. Kernels compare under
 PGAS_DEBUG=check and in the simulator, on the other channels.
@@ -52,7 +52,7 @@ _0, _1 = constant(0), constant(1)
 _EPOCH, _OLDER = constant(_EPOCH_SHIFT), constant(1 << _EPOCH_BITS - 1)
 _MANTISSA, _EXPONENT_SHIFT, _ROOT = constant((1 << _MANTISSA_BITS) - 1), constant(_MANTISSA_BITS), constant(_ROOT_SHIFT)
 
-#: Maximum number of polls for a word that should have arrived before the data.
+#: Maximum number of polls for a word, which arrives at about the same time as the data.
 _POLLS = 256
 
 
@@ -102,7 +102,7 @@ def _neighbor(c, i):
 def _first_neighbor(scope: Scope) -> Any:
     """Make ``first()``: return the first neighbor that this thread compares calls with; two or more for most threads.
 
-    Threads of the last warp do this, because other warps have more data to move.
+    The last 32 threads do this, because others have more data to move.
     """
     rank, size = scope.rank, scope.size
 
@@ -135,7 +135,7 @@ def declaring(scope: Scope, flag: Any) -> Any:
 
 @functools.cache
 def verifying(scope: Scope, *, waits: bool) -> Any:
-    """Make ``verify(op, c)``: compare the call of declare() with those of the neighbors. Called after the data has arrived.
+    """Make ``verify(op, c)``: compare the call of declare() with those of the neighbors. Called when this thread's data has arrived.
 
     waits: whether the collective has waited for all members.
     """

@@ -371,8 +371,8 @@ def _reduce_in_rounds(scope: Scope, unit: int, combine: Combine) -> Any:
     """
     send, send_whole = posted.scatter(scope, unit, layout.SENT, _slice), posted.scatter(scope, unit, layout.DONE, posted.whole)
     add_up, sync = combined(scope, unit, combine, word(), four()), scope.sync
-    received, await_all, start = gather(scope), channel.wait_flags(scope, wait_far()), begin(scope)
-    end = channel.finish(scope, transport.current().flag)
+    received, await_all = gather(scope), channel.wait_flags(scope, wait_far())
+    start, end = channel.begin(scope, transport.current().flag), channel.finish(scope, transport.current().flag)
 
     @device
     def reduce(op, c, epoch, dest, source, nbytes):
@@ -391,7 +391,7 @@ def _reduce_in_rounds(scope: Scope, unit: int, combine: Combine) -> Any:
                 break
             end(base, entry, epoch)
             sync()
-            epoch = start(op, c)
+            epoch = start(op, base, entry)
         await_all(op, base, entry, layout.DONE, epoch)
         return epoch
 
@@ -444,7 +444,8 @@ def _reducescatter_of_all(scope: Scope, unit: int, combine: Combine) -> Any:
         return load_all(_slot(slots, q, rank_of(c[1])) + i * layout.WORD, step * layout.WORD, _64)
 
     send, add_up, sync = posted.scatter(scope, unit, layout.SENT, _to_slot), combined(scope, unit, combine, word, four), scope.sync
-    received, start, end = gather(scope), begin(scope), channel.finish(scope, transport.current().flag)
+    received, start = gather(scope), channel.begin(scope, transport.current().flag)
+    end = channel.finish(scope, transport.current().flag)
 
     @device
     def reducescatter(op, c, epoch, dest, source, step, nbytes):
@@ -461,7 +462,7 @@ def _reducescatter_of_all(scope: Scope, unit: int, combine: Combine) -> Any:
                 break
             end(base, entry, epoch)
             sync()
-            epoch = start(op, c)
+            epoch = start(op, base, entry)
         return epoch
 
     return reducescatter

@@ -1,7 +1,7 @@
 """The strategy if all members map each other's memory.
 
-Small messages are sent as lines (lines.py). Larger messages are stored into dest or loaded from source, with flags before and after;
-reductions of them are in slices.py.
+Small messages are sent as lines (lines.py). Larger broadcasts and reductions are divided into slices (slices.py), which move as lines or
+between operands. All others are stored into dest or loaded from source, with flags before and after.
 
 Data stored into dest is ordered before DONE: the threads of the scope synchronize, then the threads that write flags fence at system scope,
 which covers the others' stores (PTX ISA, causality order).

@@ -112,11 +112,12 @@ def _scan(scope: Scope, unit: int, combine: Combine, identity: int | None) -> Ca
         @device
         def perform(op, c, request):
             dest, source, nbytes, _whole = request
-            me, offset = rank_of(c[1]), _0
+            me, offset, call = rank_of(c[1]), _0, c[2]
             while offset < nbytes:
+                c = c[0], c[1], call
                 if offset != _0:
                     sync()
-                count = min(nbytes - offset, window.LL_BYTES)
+                count, call = min(nbytes - offset, window.LL_BYTES), _0  # The first round compares the calls.
                 epoch = begin(op, c)
                 send(op, c, epoch, source + offset, count)
                 gather(op, c, epoch)

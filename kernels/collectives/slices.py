@@ -1,4 +1,4 @@
-"""Reductions of large messages between members that map each other's memory: each member combines a slice of all members' data."""
+"""Reductions and broadcasts of large messages between members that map each other's memory: each member handles a slice of them."""
 
 import functools
 from typing import Any
@@ -419,8 +419,9 @@ def _through_lines(scope: Scope, unit: int, combine: Combine) -> Any:
     nbytes is sent as zeros, and its results are not stored.
 
     *A line of the next epoch does not come too early*: its sender has received lines of this epoch from all members, so that they have left
-    the previous collective, which used the same half of staging. dest may be source, because a thread sends the words of source before it
-    stores the results of the same words.
+    the previous collective, which used the same half of staging. Nor does a line of the epoch after that: its sender has received the
+    results of all members, from threads that had read the lines of the same words. dest may be source, because a thread sends the words of
+    source before it stores the results of the same words.
     """
     words, ones, send = combine.words, lines.ones(), _sending(scope, unit)
     first, add, last, rank, size = combine.first, combine.add, combine.last, scope.rank, scope.size

@@ -1,8 +1,11 @@
 """Members of a team that make different calls: an error that names both calls, where there was a wrong result."""
 
+import time
+
 import numpy as np
 import pytest
 from conformance.checks import needs_peer
+from conformance.collectives import LL_BYTES
 
 import pgas
 
@@ -115,3 +118,22 @@ def test_different_calls(heap, name, where):
     calls[0][0](*arrays)
     pgas.reduce(0, dest[:4], source[:4], pgas.SUM)
     assert dest.copy_to_host()[:4].tolist() == [0] * 4
+
+
+@pytest.mark.slow  # it waits for PGAS_TIMEOUT
+def test_scans_in_different_numbers_of_rounds(heap):
+    """Member 0 takes two rounds, of which the others, which come later, take one: they have the first round's call to compare."""
+    me, words = pgas.my_pe(), LL_BYTES // 8
+    size = words * (1 if me else 2)
+    source, dest = heap.zeros(2 * words, np.int64), heap.zeros(2 * words, np.int64)
+    pgas.barrier_all()
+    time.sleep(0.2 if me else 0)
+    text = ""
+    try:
+        pgas.inscan(0, dest[:size], source[:size], pgas.SUM)
+        pgas.synchronize()
+    except pgas.DeviceError as error:
+        text = str(error)
+    pgas.reset()
+    texts = pgas.allgather_object(text)
+    assert any(f"calls pgas.inscan of {2 * words} elements" in said for said in texts), texts
