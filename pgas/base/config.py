@@ -437,9 +437,9 @@ VARIABLES: dict[str, Variable] = {
             "traffic:FILE: count operations and bytes between PEs, print a table at the end, and write FILE.0.csv for PE 0 (default: "
             "pgas-traffic); "
             "software NIC: wqe, cqe, cmd: print WQEs, CQEs, and commands, as bytes and decoded", "words"),
-        Variable("PGAS_TRACE_EVENTS", _integer(64, 1 << 20, power_of_two=True), "4096",
+        Variable("PGAS_TRACE_EVENTS", _integer(64, 1 << 17, power_of_two=True), "4096",
             "number of events that a timeline holds of each block; later events replace the oldest ones: a power of two from 64 to "
-            "1048576", "integer"),
+            "131072", "integer"),
         Variable("PGAS_SOFTHCA_FAULTS", _faults, "",
             "software NIC: seeded faults, such as seed=1,delay=0.1,fail=17:0x13,stop=100", "words"),
     )

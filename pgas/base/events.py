@@ -11,13 +11,14 @@ Events of a ring have numbers, *tickets*, that only grow. The event of ticket t 
 events are kept. Its first word has the lower half of the ticket, which tells how many events were overwritten.
 """
 
+import contextlib
 import json
 import mmap
 import os
 import struct
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 MAGIC = b"pgas trace 1\n"
@@ -63,6 +64,12 @@ NAMES = {
     DONE: "completed", CALLED: "call", LAUNCHED: "launch", FETCHED: "WQE fetched", EXECUTED: "CQE written",
 }  # fmt: skip
 
+#: Folder of files in memory.
+IN_MEMORY = "/dev/shm"
+
+#: Bytes of a ring that are looked at to find out whether it has any events.
+_LOOKED_AT = 64 * EVENT_SIZE
+
 #: Bytes of a file that are copied at once.
 _COPIED = 1 << 20
 
@@ -77,8 +84,9 @@ class TraceFile:
     """A trace file that is being written. Several threads of the process may write."""
 
     def __init__(self, path: str, capacity: int, rings: int = N_RINGS) -> None:
-        self.path, self.capacity, self.nbytes = path, capacity, file_size(capacity, rings)
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self.path, self.capacity, self.nbytes = os.path.abspath(path), capacity, file_size(capacity, rings)
+        _remove(self.path)
+        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(self.fd, self.nbytes)
             self._map = mmap.mmap(self.fd, self.nbytes)
@@ -86,19 +94,31 @@ class TraceFile:
             os.close(self.fd)
             raise
         self._elsewhere: str | None = None  #: where the file is until close()
-        self._lock = threading.Lock()
+        self._lock, self._naming = threading.Lock(), threading.Lock()
         self._names: dict[str, int] = {}
         self._tickets = [0] * BLOCKS
         self._text_end = TEXT
         self._map[: _HEADER.size] = _HEADER.pack(MAGIC, rings, capacity)
 
-    def move(self, folder: str) -> None:
-        """Go on in a file in a folder until close(); the path links to it, also if the process is killed. Not after add().
+    def map(self, map_file: Callable[[int], None], refusal: type[Exception]) -> None:
+        """Call ``map_file(fd)``, which maps the file for kernels. If it raises refusal, move the file: CUDA pins files in memory only.
 
         Raises:
-            OSError: if the folder has no room.
+            refusal: the file cannot be mapped there, or there is no room in memory.
         """
-        fd, path = tempfile.mkstemp(prefix=os.path.basename(self.path) + "-", dir=folder)
+        try:
+            map_file(self.fd)
+        except refusal as refused:
+            try:
+                self._move()
+            except OSError as error:
+                room = f"{self.nbytes >> 20} MiB in {IN_MEMORY} ({error.strerror}); a smaller PGAS_TRACE_EVENTS needs less"
+                raise refusal(f"{refused}, and there is no room for {room}") from refused
+            map_file(self.fd)
+
+    def _move(self) -> None:
+        """Go on in a file in memory until close(); the path links to it, also if the process is killed. Not after add()."""
+        fd, path = tempfile.mkstemp(prefix=os.path.basename(self.path) + "-", dir=IN_MEMORY)
         try:
             os.posix_fallocate(fd, 0, self.nbytes)
             moved = mmap.mmap(fd, self.nbytes)
@@ -123,15 +143,18 @@ class TraceFile:
 
     def name(self, text: str) -> int:
         """Return the number of a name of a call or kernel."""
-        number = self._names.get(text)
-        if number is None:
-            number = self._names[text] = len(self._names)
-            self.tell(name=number, text=text)
+        with self._naming:
+            number = self._names.get(text)
+            if number is None:
+                number = self._names[text] = len(self._names)
+                self.tell(name=number, text=text)
         return number
 
     def add(self, ring: int, code: int, begin: int, end: int, *, thread: int = 0, address: int = 0, word: int = 0, value: int = 0) -> None:
         """Write an event of the host."""
         with self._lock:
+            if self.fd < 0:
+                return
             ticket = self._tickets[ring]
             self._tickets[ring] += 1
             at = RINGS + (ring * self.capacity + ticket % self.capacity) * EVENT_SIZE
@@ -143,7 +166,7 @@ class TraceFile:
         found = {}
         for block in range(BLOCK_RINGS):
             start = RINGS + (BLOCKS + block) * self.capacity * EVENT_SIZE
-            if not any(self._map[start : start + EVENT_SIZE]):
+            if not any(self._map[start : start + _LOOKED_AT]):  # The first call may still be in progress, and has no record.
                 continue
             records = [EVENT.unpack_from(self._map, start + slot * EVENT_SIZE) for slot in range(self.capacity)]
             written = sorted((record for record in records if record[BEGIN // 8]), key=lambda record: record[0] >> TICKET_SHIFT)
@@ -159,15 +182,26 @@ class TraceFile:
         self._map[offset : offset + 8] = value.to_bytes(8, "little")
 
     def close(self) -> None:
-        """Stop writing, and put the file where it belongs."""
+        """Stop writing, and put the file where it belongs.
+
+        Raises:
+            OSError: if there is no room for it. It stays where it is, and the path links to it.
+        """
         if self.fd >= 0:
-            if self._elsewhere is not None:
-                self._copy(self.path + ".new")
-                os.replace(self.path + ".new", self.path)
-                os.unlink(self._elsewhere)
-            self._map.close()
-            os.close(self.fd)
-            self.fd = -1
+            with self._lock:
+                fd, self.fd = self.fd, -1
+            try:
+                if self._elsewhere is not None:
+                    self._copy(self.path + ".new")
+                    os.replace(self.path + ".new", self.path)
+                    os.unlink(self._elsewhere)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(self.path + ".new")
+                raise
+            finally:
+                self._map.close()
+                os.close(fd)
 
     def _copy(self, path: str) -> None:
         """Write a sparse copy."""
@@ -178,6 +212,15 @@ class TraceFile:
                 if any(part):
                     copy.seek(at)
                     copy.write(part)
+
+
+def _remove(path: str) -> None:
+    """Remove what an earlier job has left, which another process may still have mapped: also a link, and the file in memory behind it."""
+    with contextlib.suppress(OSError):
+        if os.path.islink(path) and os.readlink(path).startswith(f"{IN_MEMORY}/{os.path.basename(path)}-"):
+            os.unlink(os.readlink(path))
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def open_for_reading(path: str) -> tuple[mmap.mmap, int, int]:

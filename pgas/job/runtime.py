@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pgas.base import config
+from pgas.base import config, parameters
 from pgas.base.agreement import everywhere
 from pgas.base.backend import say_where
 from pgas.base.errors import BootstrapError, HeapError, PgasError, PgasWarning, about, again
@@ -475,6 +475,7 @@ def _forked() -> None:
         "arrays; use them in the PE itself, and give such a process copies made by copy_to_host()"
     )
     _of_parent, _job = _job, None
+    parameters.around = None
     for block in _of_parent.heap.blocks:
         block.freed, block.foreign = True, _no_job
     _of_parent.hang.forked()

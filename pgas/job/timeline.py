@@ -11,6 +11,7 @@ import itertools
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -28,9 +29,6 @@ _EXCHANGES = 8
 
 #: In a hang report, maximum numbers of calls of a block, and of blocks.
 _LAST_CALLS, _MOST_BLOCKS = 4, 16
-
-#: Folder of files in memory.
-_IN_MEMORY = "/dev/shm"
 
 #: Functions of the host that are not events, because they return immediately.
 _UNTRACED = {"my_pe", "n_pes", "ptr", "info", "init", "jit"}
@@ -106,20 +104,12 @@ class Timeline:
         self._on_gpu = False
 
     def map(self, memory: Memory) -> None:
-        """Map the file for kernels; CUDA pins files in memory only. Raises PgasError if that is impossible."""
+        """Map the file for kernels. Raises PgasError if that is impossible."""
         self._on_gpu = memory.on_gpu
         try:
-            memory.map_file(window.TRACE, self._file.nbytes, self._file.fd)
-        except TransportError as refused:
-            try:
-                self._file.move(_IN_MEMORY)
-            except OSError as error:
-                room = f"{self._file.nbytes >> 20} MiB in {_IN_MEMORY} ({error.strerror}); a smaller PGAS_TRACE_EVENTS needs less"
-                raise PgasError(f"PGAS_TRACE: {refused}, and there is no room for {room}") from refused
-            try:
-                memory.map_file(window.TRACE, self._file.nbytes, self._file.fd)
-            except TransportError as error:
-                raise PgasError(f"PGAS_TRACE: {error}") from error
+            self._file.map(lambda fd: memory.map_file(window.TRACE, self._file.nbytes, fd), TransportError)
+        except TransportError as error:
+            raise PgasError(f"PGAS_TRACE: {error}") from error
 
     def start(self, job: Mapping[str, Any], teams: Iterable[tuple[int, Sequence[int]]], exchange: Callable[[Any], list[Any]]) -> None:
         """Describe the job and its teams, align clocks, and record the calls of the host from now on. Collective.
@@ -205,4 +195,7 @@ class Timeline:
     def close(self) -> None:
         """Write nothing more."""
         parameters.around = None
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:
+            warnings.warn(f"PGAS_TRACE: cannot write {self._file.path}: {error.strerror}; the timeline stays in memory", stacklevel=2)

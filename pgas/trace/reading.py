@@ -182,12 +182,12 @@ def _records(data: mmap.mmap, rings: int, capacity: int) -> dict[int, tuple[int,
     """Return the number of overwritten events, and the records in the order of tickets, of each ring that has any."""
     found = {}
     table = np.frombuffer(data, np.uint64, rings * capacity * 8, events.RINGS).reshape(rings, capacity, 8)
-    used = np.flatnonzero(table[:, 0, 1])  # Rings fill from the first slot on, and no event begins at 0.
+    used = np.flatnonzero(table[:, :, 1].any(axis=1))  # No event begins at 0. The first slot of a call in progress is empty.
     for ring in used.tolist():
         rows = table[ring][table[ring][:, 1] != 0]
         tickets = rows[:, 0] >> np.uint64(events.TICKET_SHIFT)
         rows = rows[np.argsort(tickets, kind="stable")]
-        found[ring] = int(tickets.max()) + 1 - len(rows), rows
+        found[ring] = max(0, int(tickets.max()) + 1 - capacity), rows
     return found
 
 

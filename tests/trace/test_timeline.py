@@ -19,7 +19,7 @@ from pgas.job.timeline import Timeline
 from pgas.kernels import window
 from pgas.trace import chrome, flows
 from pgas.trace.command import summary
-from pgas.trace.reading import files, read
+from pgas.trace.reading import _records, files, read
 
 #: Puts of every kind around a ring, each size only once. The waits are for signals of the left neighbor.
 RING = """
@@ -334,3 +334,42 @@ def test_calls_and_launches_are_ranges_where_nvtx_is_installed(tmp_path, monkeyp
     finally:
         timeline.close()
     assert ranges == [("pgas.barrier_all", "pgas"), ("failed", "pgas"), "pgas", ("kernel", "pgas"), "pgas", "pgas"]
+
+
+def test_a_link_of_a_killed_job_and_a_change_of_the_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    killed, memory = events.TraceFile("t.1", 64), MemoryOfFilesInMemory()
+    killed.map(lambda fd: memory.map_file(0, 0, fd), TransportError)  # and no close()
+    left = os.readlink("t.1")
+    events.TraceFile("t.1", 64).close()
+    assert not os.path.exists(left)
+    again = events.TraceFile("t.2", 64)
+    again.map(lambda fd: memory.map_file(0, 0, fd), TransportError)
+    monkeypatch.chdir("/")
+    again.close()
+    assert (tmp_path / "t.2").stat().st_size == again.nbytes
+    assert not (tmp_path / "t.2").is_symlink()
+
+
+def test_a_copy_for_which_there_is_no_room(tmp_path, monkeypatch):
+    timeline = Timeline(str(tmp_path / "t"), 0, 64)
+    path = next(tmp_path.iterdir())
+    timeline.map(MemoryOfFilesInMemory())
+    monkeypatch.setattr(os, "replace", lambda *paths: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.warns(UserWarning, match=rf"PGAS_TRACE: cannot write {path}: No space left on device; the timeline stays in memory"):
+        timeline.close()
+    events.open_for_reading(str(path))
+    os.unlink(os.readlink(path))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_calls_in_progress_are_not_lost(tmp_path):
+    """A call takes its ticket when it begins; its record comes when it ends."""
+    file = events.TraceFile(str(tmp_path / "t"), 64)
+    record = events.EVENT.pack(1 | 5 << events.TICKET_SHIFT, 7, 9, *[0] * 5)
+    ring = events.BLOCKS
+    os.pwrite(file.fd, record, events.RINGS + (ring * 64 + 5) * events.EVENT_SIZE)
+    assert list(file.newest(4)) == [0]
+    file.close()
+    ((found, (lost, rows)),) = _records(*events.open_for_reading(str(tmp_path / "t"))).items()
+    assert (found, lost, len(rows)) == (ring, 0, 1)

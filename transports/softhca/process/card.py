@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pgas.base.config import Faults
+from pgas.base.errors import TransportError
 from pgas.base.events import RINGS, TraceFile
 from pgas.kernels import window
 from pgas.transports.memory.protocol import Segment
@@ -57,6 +58,8 @@ class Card:
         self.tables.set(tables.CTL_STOP, 1)
         self.engine.stop()
         self._memory.close()
+        if self._timeline is not None:
+            self._timeline.close()
 
     def _order(self) -> None:
         """Set whether WQEs are executed one at a time, as counting faults and traces require. The engine is paused meanwhile."""
@@ -136,7 +139,7 @@ class Card:
             OSError, TransportError: the file cannot be written, or the engine cannot write to it.
         """
         file = self._timeline = TraceFile(path, capacity, rings=1)
-        self._memory.map_file(window.TRACE, file.nbytes, file.fd)
+        file.map(lambda fd: self._memory.map_file(window.TRACE, file.nbytes, fd), TransportError)
         self.tables.set(tables.CTL_EVENTS, window.TRACE + RINGS)
         self.tables.set(tables.CTL_EVENTS_MASK, capacity - 1)
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
