@@ -260,6 +260,9 @@ _TABLE = (
         (r"No module named '(numba_cuda|numba|cuda)", r"libnvvm.*(not found|cannot open)", r"NVVM library .* could not be found"),
         "a package for compiling kernels is missing, or its release has not been tested with pgas",
         "pip install --upgrade 'pgas[cu13]' ('pgas[cu12]' for a driver of CUDA 12), in an environment of its own"),
+    Remedy("no matplotlib", (r"pictures need matplotlib", r"No module named 'matplotlib'"),
+        "matplotlib, which draws the pictures of --plot, is not in this environment",
+        "pip install 'pgas[plot]'"),
     Remedy("no pyverbs", (r"No module named 'pyverbs'",),
         "rdma-core's Python bindings are not in this environment",
         "sudo apt install python3-pyverbs ibverbs-providers, and for a virtual environment of the same Python version: ln -s "

@@ -13,6 +13,7 @@ _KINDS = (
     Remedy("hang",
         (r"waited .* s (\(PGAS_TIMEOUT\)|for its turn)", r"is still waiting$", r"hang report",
          r"^PE \d+: ? (process|host|kernels that may|threads|first error|and \d+ more groups|no thread is waiting|.* waits for)",
+         r"^PE \d+: ? (last calls of block|and of \d+ more block)",
          r"is stopped$", r"did not reach|has not connected to|nothing came from|no answer within|no completion in", r"\bdeadlock\b",
          r"made no progress for|does not answer|^timed out$"),
         "a PE waited longer than PGAS_TIMEOUT for something that another PE, or the NIC, had to do",
@@ -42,6 +43,12 @@ _KINDS = (
         "the PEs of a job did not find each other, or the arguments of pgas.init() do not fit the launcher",
         "docs/launch.md says how each launcher starts a job, and has a table of these messages; python -m pgas info, started in the same "
         "way, shows the job"),
+    Remedy("trace",
+        (r"^PGAS_TRACE(: |=.*: cannot write )", r"\bthere is no room for\b", r"mapping of a file", r"^cannot (read|write) .*: ",
+         r"is not a file of PGAS_TRACE|no trace file of a PE|the trace files are of|the job did not begin", r"no kernel .* in the trace"),
+        "a file of PGAS_TRACE cannot be written or read, or lacks what the command needs; the message gives the reason",
+        "docs/trace.md describes the files and the command: pass it all files of one job and no others. If there is no room, set a "
+        "smaller PGAS_TRACE_EVENTS"),
     Remedy("variable",
         (r"\bPGAS_\w+=", r"is not a size \(|; must be among "),
         "an environment variable has a value that this job cannot use; the message gives the value and what is allowed",

@@ -76,7 +76,7 @@ def test_every_line_of_a_hang_report():
     report = {
         "pe": 0, "pid": 7, "machine": "alpha", "transport": "p2p", "reason": "PE 1: wait_until waited 60 s (PGAS_TIMEOUT) for sig[0] >= 1",
         "stopped": ["PE 1 (process 8) is stopped"], "host": ["prog.py:3 main"], "kernels": ["ring"], "threads": "", "error": "failed",
-        "waiters": waiters, "nic": [],
+        "waiters": waiters, "last": ["last calls of block 0: put to PE 1, fence", "and of 2 more blocks"], "nic": [],
     }  # fmt: skip
     lines = [line.removeprefix("pgas: ") for more in (waiters, []) for line in hang.text(report | {"waiters": more}).splitlines()]
     assert [line for line in [*lines, long_wait("PE 0", "PE 1", 60)] if not explained(line)] == []
@@ -120,6 +120,12 @@ def test_messages_of_cuda(message, entry):
         ("rank 1 of 2 did not reach the store at alpha:29400 in 60 s: Connection refused", "hang"),
         ("rank 1: the store at alpha:29400 refuses: the secrets differ", "launch"),
         ("PGAS_TIMEOUT=x: must be a number of seconds greater than 0 and less than 1e9", "variable"),
+        ("PGAS_TRACE: cannot write timeline.0.trace: No space left on device; the timeline stays in memory", "trace"),
+        ("PGAS_TRACE=timeline:/no/such: cannot write /no/such.0.trace: No such file or directory", "trace"),
+        ("PGAS_TRACE=traffic:t: cannot write t.0.csv: Permission denied", "trace"),
+        ("PGAS_TRACE=x: must be among timeline, traffic", "variable"),
+        ("t.csv is not a file of PGAS_TRACE=traffic", "trace"),
+        ("--plot: pictures need matplotlib: pip install 'pgas[plot]'", "no matplotlib"),
         ("symmetric heap exhausted: 8 bytes requested, 0 of 8 are free", "array on the heap"),
         ("PE 1, block 0, thread 3: put to PE 9: PE 9 does not exist", "argument"),
     ],

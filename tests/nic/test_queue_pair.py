@@ -538,7 +538,7 @@ def test_caps_that_do_not_suffice(pes, depth, edits, text):
 
 @pytest.mark.parametrize(
     ("sharing", "n_pes", "num_rc", "edits", "wanted", "there"),
-    [(5, 5, 64, {}, 1600, 1024), (3, 3, 1, {"log_max_qp": 3}, 9, 8), (1, 40, 64, {}, 2560, 1024)],
+    [(9, 9, 64, {}, 5184, 4096), (3, 3, 1, {"log_max_qp": 3}, 9, 8), (1, 72, 64, {}, 4608, 4096)],
 )
 def test_more_qps_than_the_caps_allow(pes, sharing, n_pes, num_rc, edits, wanted, there):
     """QPs of PEs that share a card are counted together. Of a real device, only this PE's: 400 PEs have one each."""
