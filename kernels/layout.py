@@ -190,6 +190,7 @@ SINK = N_CELLS * CELL_SIZE  #: after the last cell: where atomics write old valu
 _channel = Region("channel of a team", 0, 128)
 EPOCH = _channel.word("EPOCH", 0, BOTH, KERNELS)  #: number of the last collective
 ONE_SIDED = _channel.word("ONE_SIDED", 8, BOTH, KERNELS)  #: number of the last one-sided collective (channel.py)
+TURN = _channel.word("TURN", 16, KERNELS, KERNELS)  #: 1 while a thread has its turn (channel.take_turn)
 CHANNEL_HEAD = _channel.nbytes
 
 # Over a NIC, either flag() alone or put_signal() alone writes a word: they may post to different queue pairs, whose writes to one word are

@@ -1,8 +1,8 @@
 """Channels of teams: their epoch, the flags of members, and the rules for reusing staging.
 
-A channel has a head (EPOCH and ONE_SIDED, written only by this PE), a row of flags for each member, and staging in two halves. Collective e
-uses half e & 1. A half has a part for each member. Each member writes its own row and its own parts; only large reduce-scatters through a
-NIC divide a half differently (far.py, nodes.py).
+A channel has a head (EPOCH, ONE_SIDED, and TURN, written only by this PE), a row of flags for each member, and staging in two halves.
+Collective e uses half e & 1. A half has a part for each member. Each member writes its own row and its own parts; only large
+reduce-scatters through a NIC divide a half differently (far.py, nodes.py).
 
 *A stale flag or line is never taken for a new one.* Flags in rows are 64-bit epochs, and waits compare with >=. Lines have the low 32 bits
 of the epoch. These are never 0 or 1, because staging is initially zero; before they wrap, begin() zeroes staging on all members. If staging
@@ -29,7 +29,7 @@ from pgas.kernels.state import fixed, fixed_u32
 from pgas.kernels.typed import layout
 
 _NO_SUCH_CHANNEL, _TIMED_OUT = constant(kind_of("no such channel")), constant(state.TIMED_OUT)
-_GE = constant(Comparison.GE)
+_EQ, _GE = constant(Comparison.EQ), constant(Comparison.GE)
 _HOST = constant(layout.HOST_CHANNEL % (1 << 64))
 _AFTER_HOST, _NUMBER = constant(1 << layout.CALL_SHIFT + layout.CALL_BITS), constant(layout.MAX_HOST_CHANNELS - 1)
 _0, _1, _2, _LINE = (constant(c) for c in (0, 1, 2, 16))
@@ -53,6 +53,23 @@ def channel_of(op, team, channel):
             return base, entry, call
         base = fixed(entry + layout.TEAM_CHANNELS) + number * u64(fixed_u32(entry + layout.CHANNEL_BYTES))
     return base, entry, call
+
+
+@device
+def take_turn(op, base):
+    """Wait until no other thread of this PE has its turn on a channel; acquires what the last one released.
+
+    The wait needs no deadline, because the collective of the other thread has one. The lanes of a warp must call it one after another, not
+    together: after the loop, the lane that has the turn may wait until the other lanes have left the loop (observed in SASS).
+    """
+    while ptx.atom_cas_gpu_u64(base + layout.TURN, _0, _1) != _0:
+        state.relax(op, base + layout.TURN, _EQ, _0)
+
+
+@device
+def end_turn(base):
+    """End this thread's turn."""
+    ptx.st_release_gpu_u64(base + layout.TURN, _0)
 
 
 @device

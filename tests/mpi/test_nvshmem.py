@@ -166,19 +166,29 @@ def test_collectives(ring, scope, op):
     free(out, src, sizes)
 
 
-def test_every_thread_of_a_block_may_call_fcollect(ring):
+@pytest.mark.parametrize("callers", ["all", "the last thread", "every third"])
+def test_any_threads_of_a_grid_may_call_fcollect(ring, callers):
+    """Each performs it, one after another."""
     me, _right, _left = ring
+    blocks, threads = (1, 128) if callers == "all" else (2, 40)
+    step = {"all": 1, "the last thread": 40, "every third": 3}[callers]
 
     @cuda.jit
-    def kernel(team, out, src):
-        device.fcollect(team, out, src)
+    def kernel(team, out, src, seen):
+        i = cuda.grid(1)
+        if cuda.threadIdx.x % step == step - 1:
+            device.fcollect(team, out, src)
+            seen[i] = out[out.size - 1]
 
-    out, src = arrays(2 * pgas.n_pes(), 2)
-    src[:] = me
+    out, src, seen = arrays(2 * pgas.n_pes(), 2, blocks * threads)
+    src[:] = me + 1
     pgas.barrier_all()
-    launched(kernel, 128, core.Teams.TEAM_WORLD, out, src)
-    assert on_host(out) == [pe for pe in range(pgas.n_pes()) for _ in range(2)]
-    free(out, src)
+    for _ in range(2):
+        kernel[blocks, threads](core.Teams.TEAM_WORLD, out, src, seen)
+    pgas.barrier_all()
+    assert on_host(out) == [pe + 1 for pe in range(pgas.n_pes()) for _ in range(2)]
+    assert on_host(seen) == [pgas.n_pes() if i % threads % step == step - 1 else 0 for i in range(blocks * threads)]
+    free(out, src, seen)
 
 
 def test_memory_of_a_peer(ring):

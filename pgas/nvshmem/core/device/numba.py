@@ -10,8 +10,9 @@ from enum import IntEnum
 from typing import Any
 
 from pgas import api
-from pgas.kernels import state
-from pgas.kernels.compiler import KernelTypeError, address_of, backend, cuda, types, u64
+from pgas.kernels import operation, state
+from pgas.kernels.collectives import channel
+from pgas.kernels.compiler import KernelTypeError, address_of, backend, constant, ptx, types, u64
 from pgas.kernels.ops import operands, query
 from pgas.kernels.paths import transport
 
@@ -39,7 +40,7 @@ DIFFERS = {
         [f"{kind}{nbi}{form}" for kind in ("put", "get", "put_signal") for nbi in ("", "_nbi") for form in ("", "_warp", "_block")],
         "both arrays must have the same number of dimensions; for `put_signal`, also the same size, if they have several",
     ),
-    "fcollect": "in a block of several threads, thread 0 performs `fcollect`, and the other threads return immediately",
+    "fcollect": "each thread that calls it performs it, one after another; on all members, equally many threads must call it",
     "get_peer_array": "in the simulator, access to memory that is not mapped raises an error instead of ending the process",
 }  # fmt: skip
 
@@ -181,14 +182,26 @@ def _reduction(perform):
 
 
 def _fcollect(perform):
-    def by_thread_0(team, dst_array, src_array):
-        if cuda.threadIdx.x == 0 and cuda.threadIdx.y == 0 and cuda.threadIdx.z == 0:
-            perform(team, dst_array, src_array)
+    op = constant(operation.number("fcollect"))
 
-    def by_scope(team, dst_array, src_array):
-        perform(team, dst_array, src_array)
+    def typing(team, dst_array, src_array):
+        if perform is not api.fcollect:
+            return lambda team, dst_array, src_array: perform(team, dst_array, src_array)
+        operands.team("fcollect", "team", team)
 
-    return lambda team, dst_array, src_array: by_thread_0 if perform is api.fcollect else by_scope
+        def in_turn(team, dst_array, src_array):
+            base = channel.channel_of(op, team, 0)[0]
+            if base == 0:
+                return
+            for lane in range(32):  # one lane after another, because a lane that waits may delay the lane of its warp that has the turn
+                if lane == ptx.lane():
+                    channel.take_turn(op, base)
+                    perform(team, dst_array, src_array)
+                    channel.end_turn(base)
+
+        return in_turn
+
+    return typing
 
 
 def _broadcast(perform):
