@@ -21,19 +21,19 @@ DIFFERS = {
     "tensor": "in the simulator, the tensor is in CPU memory, and kernels do not accept it",
 }
 
+_KINDS = ("array", "buffer", "tensor")
 _OF_KERNELS = "only for kernels that are not compiled by Numba, which pgas does not support; remove the call"
-_MULTICAST = "pgas has no multicast memory; use pgas.broadcast or pgas.reduce"
+_MULTICAST = device.numba.MISSING["get_multicast_array"]
 _EXTERNAL = "symmetric memory comes from pgas; use nvshmem.core.buffer, or pgas.register(array) for a local operand"
 
 #: What pgas lacks, and what to use instead.
 MISSING = {
-    "DeviceLibLanguage": _OF_KERNELS, "NvshmemKernelObject": _OF_KERNELS, "find_device_bitcode_library": _OF_KERNELS,
-    "library_finalize": _OF_KERNELS, "library_init": _OF_KERNELS, "module_finalize": _OF_KERNELS, "module_init": _OF_KERNELS,
-    "ask_smem": device.numba.MISSING["ask_smem"], "get_multicast_array": _MULTICAST, "get_multicast_buffer": _MULTICAST,
-    "get_multicast_tensor": _MULTICAST, "register_external_array": _EXTERNAL, "register_external_buffer": _EXTERNAL,
-    "register_external_tensor": _EXTERNAL, "unregister_external_array": _EXTERNAL, "unregister_external_buffer": _EXTERNAL,
-    "unregister_external_tensor": _EXTERNAL,
-}  # fmt: skip
+    **dict.fromkeys(("library_init", "library_finalize", "module_init", "module_finalize"), _OF_KERNELS),
+    **dict.fromkeys(("DeviceLibLanguage", "NvshmemKernelObject", "find_device_bitcode_library"), _OF_KERNELS),
+    **{f"get_multicast_{kind}": _MULTICAST for kind in _KINDS},
+    **{f"{verb}_external_{kind}": _EXTERNAL for verb in ("register", "unregister") for kind in _KINDS},
+    "ask_smem": device.numba.MISSING["ask_smem"],
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -9,10 +9,8 @@ from pgas.nvshmem.core.memory import typed, whole
 from pgas.nvshmem.core.teams import team_n_pes
 
 __all__ = [
-    "alltoall", "atomic_add", "atomic_and", "atomic_compare_swap", "atomic_fetch", "atomic_fetch_add", "atomic_fetch_and",
-    "atomic_fetch_inc", "atomic_fetch_or", "atomic_fetch_xor", "atomic_inc", "atomic_or", "atomic_set", "atomic_swap", "atomic_xor",
-    "barrier", "barrier_all", "broadcast", "collective_on_buffer", "fcollect", "flush", "get", "get_nbi", "put", "put_nbi", "put_signal",
-    "put_signal_nbi", "quiet", "reduce", "reducescatter", "signal_fetch", "signal_op", "signal_wait", "sync", "sync_all",
+    "alltoall", "barrier", "barrier_all", "broadcast", "collective_on_buffer", "fcollect", "flush", "get", "get_nbi", "put", "put_nbi",
+    "put_signal", "put_signal_nbi", "quiet", "reduce", "reducescatter", "signal_fetch", "signal_op", "signal_wait", "sync", "sync_all",
 ]  # fmt: skip
 
 quiet, flush, barrier, sync, barrier_all, sync_all = api.quiet, api.flush, api.barrier, api.team_sync, api.barrier_all, api.sync_all
@@ -53,7 +51,7 @@ def signal_fetch(signal_var: Any) -> int:
     return int(api.signal_fetch(typed(signal_var, "uint64"), 0))
 
 
-def _atomic(update: Any, *takes: str) -> Any:
+def _atomic(update: Any, takes: tuple[str, ...]) -> Any:
     def atomic(target: Any, *arguments: Any, offset: int = 0, dtype: Any = None, **keywords: Any) -> Any:
         given = {"remote_pe": -1} | dict(zip((*takes, "remote_pe"), arguments, strict=False)) | keywords
         return update(typed(target, dtype), offset, *(given[name] for name in (*takes, "remote_pe")))
@@ -61,13 +59,14 @@ def _atomic(update: Any, *takes: str) -> Any:
     return atomic
 
 
-atomic_fetch, atomic_inc, atomic_fetch_inc = map(_atomic, (api.atomic_fetch, api.atomic_inc, api.atomic_fetch_inc))
-atomic_set, atomic_swap = _atomic(api.atomic_set, "value"), _atomic(api.atomic_swap, "value")
-atomic_add, atomic_fetch_add = _atomic(api.atomic_add, "value"), _atomic(api.atomic_fetch_add, "value")
-atomic_and, atomic_fetch_and = _atomic(api.atomic_and, "value"), _atomic(api.atomic_fetch_and, "value")
-atomic_or, atomic_fetch_or = _atomic(api.atomic_or, "value"), _atomic(api.atomic_fetch_or, "value")
-atomic_xor, atomic_fetch_xor = _atomic(api.atomic_xor, "value"), _atomic(api.atomic_fetch_xor, "value")
-atomic_compare_swap = _atomic(api.atomic_compare_swap, "cond", "value")
+for _takes, _names in {
+    (): "fetch inc fetch_inc",
+    ("value",): "set swap add and or xor fetch_add fetch_and fetch_or fetch_xor",
+    ("cond", "value"): "compare_swap",
+}.items():
+    for _name in [f"atomic_{name}" for name in _names.split()]:
+        globals()[_name] = _atomic(getattr(api, _name), _takes)
+        __all__ += [_name]
 
 
 def _perform(coll: str, team: int, dest: Any, source: Any, argument: Any, stream: Any) -> None:
@@ -80,24 +79,16 @@ def _perform(coll: str, team: int, dest: Any, source: Any, argument: Any, stream
     getattr(api, coll)(team, dest, source[:size], *(() if argument is None else (argument,)), stream=stream)
 
 
-def reduce(team: int, dst_array: Any, src_array: Any, op: str, stream: Any = None) -> None:
-    """Combine the members' arrays."""
-    _perform("reduce", team, typed(dst_array), typed(src_array), op, stream)
+def _collective(coll: str) -> Any:
+    return lambda team, dst_array, src_array, stream=None: _perform(coll, team, typed(dst_array), typed(src_array), None, stream)
 
 
-def reducescatter(team: int, dst_array: Any, src_array: Any, op: str, stream: Any = None) -> None:
-    """Combine the members' arrays, of which each member gets a part."""
-    _perform("reducescatter", team, typed(dst_array), typed(src_array), op, stream)
+def _reduction(coll: str) -> Any:
+    return lambda team, dst_array, src_array, op, stream=None: _perform(coll, team, typed(dst_array), typed(src_array), op, stream)
 
 
-def alltoall(team: int, dst_array: Any, src_array: Any, stream: Any = None) -> None:
-    """Exchange parts of the arrays among the members."""
-    _perform("alltoall", team, typed(dst_array), typed(src_array), None, stream)
-
-
-def fcollect(team: int, dst_array: Any, src_array: Any, stream: Any = None) -> None:
-    """Concatenate the members' arrays."""
-    _perform("fcollect", team, typed(dst_array), typed(src_array), None, stream)
+alltoall, fcollect = map(_collective, ("alltoall", "fcollect"))
+reduce, reducescatter = map(_reduction, ("reduce", "reducescatter"))
 
 
 def broadcast(team: int, dst_array: Any, src_array: Any, root: int = 0, stream: Any = None) -> None:

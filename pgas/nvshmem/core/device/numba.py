@@ -5,6 +5,7 @@ has. A typing function gets the types of the operands and returns the body, like
 """
 
 import functools
+import itertools
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
@@ -16,19 +17,8 @@ from pgas.kernels.compiler import KernelTypeError, address_of, backend, constant
 from pgas.kernels.ops import operands, query
 from pgas.kernels.paths import transport
 
-__all__ = [
-    "SmemAmount", "alltoall", "alltoall_block", "alltoall_warp", "ask_smem", "atomic_add", "atomic_and", "atomic_compare_swap",
-    "atomic_fetch", "atomic_fetch_add", "atomic_fetch_and", "atomic_fetch_inc", "atomic_fetch_or", "atomic_fetch_xor", "atomic_inc",
-    "atomic_or", "atomic_set", "atomic_swap", "atomic_xor", "barrier", "barrier_all", "barrier_all_block", "barrier_all_warp",
-    "barrier_block", "barrier_warp", "broadcast", "broadcast_block", "broadcast_warp", "fcollect", "fcollect_block", "fcollect_warp", "g",
-    "get", "get_block", "get_multicast_array", "get_nbi", "get_nbi_block", "get_nbi_warp", "get_peer_array", "get_warp", "give_smem",
-    "my_pe", "n_pes", "p", "put", "put_block", "put_nbi", "put_nbi_block", "put_nbi_warp", "put_signal", "put_signal_block",
-    "put_signal_nbi", "put_signal_nbi_block", "put_signal_nbi_warp", "put_signal_warp", "put_warp", "reduce", "reduce_block",
-    "reduce_warp", "reducescatter", "reducescatter_block", "reducescatter_warp", "release_smem", "signal_op", "signal_wait", "sync",
-    "sync_all", "sync_all_block", "sync_all_warp", "sync_block", "sync_warp", "team_my_pe", "team_n_pes",
-]  # fmt: skip
-
 SmemAmount = IntEnum("SmemAmount", ["SMEM_RECOMMENDED", "SMEM_MINIMUM", "SMEM_BARRIERS_ONLY"], start=0)
+FORMS = ("", "_warp", "_block")
 OPERATIONS = ("sum", "prod", "min", "max", "and", "or", "xor")
 
 #: Functions of pgas whose names differ from those here.
@@ -37,7 +27,7 @@ MEANS = {"sync": "team_sync", "signal_wait": "signal_wait_until", "get_peer_arra
 #: What a program may notice, by name.
 DIFFERS = {
     **dict.fromkeys(
-        [f"{kind}{nbi}{form}" for kind in ("put", "get", "put_signal") for nbi in ("", "_nbi") for form in ("", "_warp", "_block")],
+        map("".join, itertools.product(("put", "get", "put_signal"), ("", "_nbi"), FORMS)),
         "both arrays must have the same number of dimensions; for `put_signal`, also the same size, if they have several",
     ),
     "fcollect": "each thread that calls it performs it, one after another; on all members, equally many threads must call it",
@@ -54,6 +44,7 @@ MISSING = {
 
 
 def _function(name: str, typing: Callable[..., Any], bind: Callable[..., Any] = backend.overload) -> Any:
+    """Return the device function that a typing function describes."""
     typing.__name__ = f"nvshmem.core.device.numba.{name}"  # the name in messages
 
     @functools.wraps(typing)
@@ -63,17 +54,6 @@ def _function(name: str, typing: Callable[..., Any], bind: Callable[..., Any] = 
     function = bind(typing, typing, on_host)
     function.__name__ = function.__qualname__ = name
     return function
-
-
-def _of(name: str, make: Callable[[Any], Any]) -> Any:
-    """Return a function. make: returns the typing function, from the function of pgas."""
-    plain = name.removesuffix("_warp").removesuffix("_block")
-    return _function(name, make(getattr(api, MEANS.get(plain, plain) + name.removeprefix(plain))))
-
-
-def _forms(name: str, make: Callable[[Any], Any]) -> tuple[Any, Any, Any]:
-    """Return the functions of a thread, a warp, and a block."""
-    return _of(name, make), _of(f"{name}_warp", make), _of(f"{name}_block", make)
 
 
 def _flat(*arguments):
@@ -113,57 +93,17 @@ def _copy_and_signal(move):
     return typing
 
 
-def _update(f):
-    return lambda dst, value, pe: _at_first(dst, lambda i: lambda dst, value, pe: f(dst, i, value, pe))
+def _of_element(names):
+    """For functions of an element, the first one of the array that is the first operand. names: those of the operands."""
+    array, _, others = names.partition(", ")
+    return eval(f"lambda f: lambda {names}: _at_first({array}, lambda i: lambda {names}: f({array}, i, {others}))")
 
 
-def _increment(f):
-    return lambda dst, pe: _at_first(dst, lambda i: lambda dst, pe: f(dst, i, pe))
+# Collectives ----------------------------------------------------------------------------------------------------------------------
 
 
-def _fetch(f):
-    return lambda src, pe: _at_first(src, lambda i: lambda src, pe: f(src, i, pe))
-
-
-def _send(f):
-    def typing(signal_var, signal_val, signal_op, pe):
-        return _at_first(signal_var, lambda i: lambda signal_var, signal_val, signal_op, pe: f(signal_var, i, signal_val, signal_op, pe))
-
-    return typing
-
-
-def _wait(f):
-    def typing(signal_var, signal_op, signal_val):
-        return _at_first(signal_var, lambda i: lambda signal_var, signal_op, signal_val: f(signal_var, i, signal_op, signal_val))
-
-    return typing
-
-
-put, put_warp, put_block = _forms("put", _copy)
-get, get_warp, get_block = _forms("get", _copy)
-put_nbi, put_nbi_warp, put_nbi_block = _forms("put_nbi", _copy)
-get_nbi, get_nbi_warp, get_nbi_block = _forms("get_nbi", _copy)
-put_signal, put_signal_warp, put_signal_block = _forms("put_signal", _copy_and_signal)
-put_signal_nbi, put_signal_nbi_warp, put_signal_nbi_block = _forms("put_signal_nbi", _copy_and_signal)
-p = _of("p", lambda f: lambda dst, src, pe: _at_first(dst, lambda i: lambda dst, src, pe: f(dst, i, src, pe)))
-g, atomic_fetch = _of("g", _fetch), _of("atomic_fetch", _fetch)
-atomic_inc, atomic_fetch_inc = _of("atomic_inc", _increment), _of("atomic_fetch_inc", _increment)
-atomic_set, atomic_swap = _of("atomic_set", _update), _of("atomic_swap", _update)
-atomic_add, atomic_fetch_add = _of("atomic_add", _update), _of("atomic_fetch_add", _update)
-atomic_and, atomic_fetch_and = _of("atomic_and", _update), _of("atomic_fetch_and", _update)
-atomic_or, atomic_fetch_or = _of("atomic_or", _update), _of("atomic_fetch_or", _update)
-atomic_xor, atomic_fetch_xor = _of("atomic_xor", _update), _of("atomic_fetch_xor", _update)
-atomic_compare_swap = _of(
-    "atomic_compare_swap",
-    lambda f: lambda dst, cond, value, pe: _at_first(dst, lambda i: lambda dst, cond, value, pe: f(dst, i, cond, value, pe)),
-)
-signal_op, signal_wait = _of("signal_op", _send), _of("signal_wait", _wait)
-
-# Queries and collectives ----------------------------------------------------------------------------------------------------------
-
-my_pe, n_pes, team_my_pe, team_n_pes = api.my_pe, api.n_pes, api.team_my_pe, api.team_n_pes
-sync_all, sync_all_warp, sync_all_block = api.sync_all, api.sync_all_warp, api.sync_all_block
-barrier_all, barrier_all_warp, barrier_all_block = api.barrier_all, api.barrier_all_warp, api.barrier_all_block
+def _of_team(f):
+    return lambda team: lambda team: f(team)
 
 
 def _reduction(perform):
@@ -224,14 +164,6 @@ def _alltoall(perform):
     return typing
 
 
-sync, sync_warp, sync_block = _forms("sync", lambda f: lambda team: lambda team: f(team))
-barrier, barrier_warp, barrier_block = _forms("barrier", lambda f: lambda team: lambda team: f(team))
-reduce, reduce_warp, reduce_block = _forms("reduce", _reduction)
-reducescatter, reducescatter_warp, reducescatter_block = _forms("reducescatter", _reduction)
-fcollect, fcollect_warp, fcollect_block = _forms("fcollect", _fcollect)
-broadcast, broadcast_warp, broadcast_block = _forms("broadcast", _broadcast)
-alltoall, alltoall_warp, alltoall_block = _forms("alltoall", _alltoall)
-
 # Addresses ------------------------------------------------------------------------------------------------------------------------
 
 
@@ -254,3 +186,34 @@ get_peer_array = _function("get_peer_array", _peer, backend.array_overload)
 get_multicast_array = _function("get_multicast_array", lambda team, array: _refuse("get_multicast_array"))
 ask_smem, give_smem = _function("ask_smem", lambda flag: _refuse("ask_smem")), _function("give_smem", lambda smem: _refuse("give_smem"))
 release_smem = _function("release_smem", lambda: _refuse("release_smem"))
+
+# Functions that call one of pgas ----------------------------------------------------------------------------------------------------
+
+#: Names, their forms, and what makes the typing function from the function of pgas. None: it is the function of pgas.
+_FUNCTIONS: tuple[tuple[str, tuple[str, ...], Any], ...] = (
+    ("put get put_nbi get_nbi", FORMS, _copy),
+    ("put_signal put_signal_nbi", FORMS, _copy_and_signal),
+    ("p", ("",), _of_element("dst, src, pe")),
+    ("g atomic_fetch", ("",), _of_element("src, pe")),
+    ("atomic_inc atomic_fetch_inc", ("",), _of_element("dst, pe")),
+    ("atomic_set atomic_swap atomic_add atomic_and atomic_or atomic_xor", ("",), _of_element("dst, value, pe")),
+    ("atomic_fetch_add atomic_fetch_and atomic_fetch_or atomic_fetch_xor", ("",), _of_element("dst, value, pe")),
+    ("atomic_compare_swap", ("",), _of_element("dst, cond, value, pe")),
+    ("signal_op", ("",), _of_element("signal_var, signal_val, signal_op, pe")),
+    ("signal_wait", ("",), _of_element("signal_var, signal_op, signal_val")),
+    ("sync barrier", FORMS, _of_team),
+    ("reduce reducescatter", FORMS, _reduction),
+    ("fcollect", FORMS, _fcollect),
+    ("broadcast", FORMS, _broadcast),
+    ("alltoall", FORMS, _alltoall),
+    ("sync_all barrier_all", FORMS, None),
+    ("my_pe n_pes team_my_pe team_n_pes", ("",), None),
+)
+
+__all__ = ["SmemAmount", "ask_smem", "get_multicast_array", "get_peer_array", "give_smem", "release_smem"]
+for _names, _forms, _make in _FUNCTIONS:
+    for _name, _form in itertools.product(_names.split(), _forms):
+        _of_pgas = getattr(api, MEANS.get(_name, _name) + _form)
+        globals()[_name + _form] = _of_pgas if _make is None else _function(_name + _form, _make(_of_pgas))
+        __all__ += [_name + _form]
+__all__.sort()
