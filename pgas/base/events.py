@@ -27,7 +27,7 @@ _HEADER = struct.Struct("<16s2Q")
 TEXT, TEXT_SIZE = 4096, (1 << 20) - 4096
 RINGS = TEXT + TEXT_SIZE
 
-#: Words of the header by which the host asks a kernel for the time of the GPU (pgas/job/trace).
+#: Words of the header by which the host asks a kernel for the time of the GPU (pgas/job/gpu_clock.py).
 CLOCK_ASKED, CLOCK_ANSWERED, CLOCK_TIME = 1024, 1088, 1096
 
 #: Numbers of rings.
@@ -134,7 +134,7 @@ class TraceFile:
         self.fd, self._map, self._elsewhere = fd, moved, path
 
     def tell(self, **line: Any) -> None:
-        """Write a line of JSON. A line that does not fit is dropped, and the next reader sees that from its length."""
+        """Write a line of JSON. A line that does not fit is dropped."""
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         with self._lock:
             if self._text_end + len(data) < RINGS:

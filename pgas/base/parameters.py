@@ -26,7 +26,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-#: Function that returns the context in which pgas.name runs on the host (pgas/job/trace); None: no context.
+#: Function that returns the context in which pgas.name runs on the host (pgas/job/timeline.py); None: no context.
 around: Callable[[str], AbstractContextManager[None]] | None = None
 
 
