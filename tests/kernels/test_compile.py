@@ -90,7 +90,7 @@ from pgas.kernels.compiler import types
 
 sass.configure("p2p")
 kernel = host_collectives._reducing(reduce_block, SUM, divides=True).dispatcher
-built = sass.build(kernel, (types.int64, types.int8[::1], types.int8[::1], types.int64, types.int64))
+built = sass.build(kernel, (types.int64, types.int8[::1], types.int8[::1], types.int64))
 print(host_collectives._THREADS, built.registers)
 """
 
