@@ -37,7 +37,7 @@ def _clear(job: Job) -> None:
 
 def _wait_for_all(job: Job) -> None:
     """Wait until every PE calls reset(). A PE that makes another collective call meanwhile raises an error there."""
-    while any(call != _CALL for call, *_ in job.exchange((_CALL, "", False, None))):
+    while any(call != _CALL for call, *_ in job.exchange((_CALL, "", False, False, None))):
         pass
 
 
