@@ -287,7 +287,7 @@ def _through_staging(scope: Scope, unit: int, combine: Combine) -> Any:
 def _receiving(scope: Scope, unit: int, offset: Any) -> Any:
     """Make ``receive(op, c, epoch, dest, part, nbytes, root)``: store the slices that the other members have sent as lines.
 
-    ``offset(q, n, part, root)`` returns the byte at which member q's slice begins; a slice from nbytes on is not stored.
+    ``offset(q, n, part, root)`` returns the byte at which member q's slice begins; what is from nbytes on is not stored.
     """
     ones, store, rank, size = lines.ones(), store_word(unit), scope.rank, scope.size
 
@@ -329,6 +329,45 @@ def _of_others(q, n, part, root):
     return u64(wrapped(u32(q + n - root - u32(1)), n)) * part
 
 
+def _sending(scope: Scope, unit: int, offset: Any) -> Any:
+    """Make ``send(c, epoch, source, part, nbytes, root)``: send every other member its slice as lines; words from nbytes on as zeros.
+
+    offset: see _receiving().
+    """
+    load, rank, size = load_word(unit), scope.rank, scope.size
+
+    @device
+    def word_of(source, at, nbytes):
+        return load(source + at, nbytes - at) if at < nbytes else _0
+
+    @device
+    def send(c, epoch, source, part, nbytes, root):
+        n, i = size_of(c[1]), u64(rank())
+        to = line_at(c, epoch, rank_of(c[1]))
+        while i * _8 < part:
+            q, k = rank_of(c[1]), u32(1)
+            while k < n:  # The words of four members are loaded before any is sent.
+                q0 = after(q, n)
+                q1 = after(q0, n)
+                q2 = after(q1, n)
+                q = after(q2, n)
+                w = word_of(source, offset(q0, n, part, root) + i * _8, nbytes)
+                x = word_of(source, offset(q1, n, part, root) + i * _8, nbytes)
+                y = word_of(source, offset(q2, n, part, root) + i * _8, nbytes)
+                z = word_of(source, offset(q, n, part, root) + i * _8, nbytes)
+                ptx.st_line(remote(to, member(c[1], q0)) + i * _LINE, w, u32(epoch))
+                if u32(n - k) > 1:
+                    ptx.st_line(remote(to, member(c[1], q1)) + i * _LINE, x, u32(epoch))
+                if u32(n - k) > 2:
+                    ptx.st_line(remote(to, member(c[1], q2)) + i * _LINE, y, u32(epoch))
+                if u32(n - k) > 3:
+                    ptx.st_line(remote(to, member(c[1], q)) + i * _LINE, z, u32(epoch))
+                k = u32(k + u32(4))
+            i += u64(size())
+
+    return send
+
+
 @functools.cache
 def broadcast(scope: Scope, unit: int) -> Any:
     """Make ``broadcast(op, c, epoch, dest, source, part, nbytes, root)``: a broadcast in n - 1 slices of ``part`` bytes, as lines.
@@ -336,7 +375,8 @@ def broadcast(scope: Scope, unit: int) -> Any:
     The root sends each member a slice, which the member sends to the others, so that each byte leaves the root once. A part of staging has
     lines of one member only: those of the root the slice of the receiver, those of another member that member's slice.
     """
-    load, store, receive, rank, size = load_word(unit), store_word(unit), _receiving(scope, unit, _of_others), scope.rank, scope.size
+    send, receive, store = _sending(scope, unit, _of_others), _receiving(scope, unit, _of_others), store_word(unit)
+    rank, size = scope.rank, scope.size
 
     @device
     def forward(op, c, epoch, dest, at, nbytes, i, root):
@@ -350,64 +390,17 @@ def broadcast(scope: Scope, unit: int) -> Any:
                 ptx.st_line(remote(to, member(c[1], q)), w, u32(epoch))
 
     @device
-    def send(c, epoch, source, part, nbytes, i):
-        q, n = rank_of(c[1]), size_of(c[1])
-        to, at = line_at(c, epoch, q) + i * _LINE, i * _8
-        for _ in range(n - 1):
-            q = after(q, n)
-            w = load(source + at, nbytes - at) if at < nbytes else _0
-            ptx.st_line(remote(to, member(c[1], q)), w, u32(epoch))
-            at += part
-
-    @device
     def broadcast(op, c, epoch, dest, source, part, nbytes, root):
-        n, me, i = size_of(c[1]), rank_of(c[1]), u64(rank())
-        own = _of_others(me, n, part, root)
+        if root == rank_of(c[1]):
+            send(c, epoch, source, part, nbytes, root)
+            return
+        i, own = u64(rank()), _of_others(rank_of(c[1]), size_of(c[1]), part, root)
         while i * _8 < part:
-            if me == root:
-                send(c, epoch, source, part, nbytes, i)
-            else:
-                forward(op, c, epoch, dest, own + i * _8, nbytes, i, root)
+            forward(op, c, epoch, dest, own + i * _8, nbytes, i, root)
             i += u64(size())
-        if me != root:
-            receive(op, c, epoch, dest, part, nbytes, root)
+        receive(op, c, epoch, dest, part, nbytes, root)
 
     return broadcast
-
-
-def _sending(scope: Scope, unit: int) -> Any:
-    """Make ``send(c, epoch, source, part, end)``: send every other member its slice as lines; what is at ``end`` or after it, as zeros."""
-    load, rank, size = load_word(unit), scope.rank, scope.size
-
-    @device
-    def load_before(at, end):
-        return load(at, end - at) if at < end else _0
-
-    @device
-    def send(c, epoch, source, part, end):
-        n, q, i = size_of(c[1]), rank_of(c[1]), u64(rank())
-        to = line_at(c, epoch, q)
-        while i * _8 < part:
-            at, k = source + i * _8, u32(1)
-            while k < n:  # The words of four members are loaded before any is sent.
-                q0 = after(q, n)
-                q1 = after(q0, n)
-                q2 = after(q1, n)
-                q3 = after(q2, n)
-                w, x = load_before(at + u64(q0) * part, end), load_before(at + u64(q1) * part, end)
-                y, z = load_before(at + u64(q2) * part, end), load_before(at + u64(q3) * part, end)
-                ptx.st_line(remote(to, member(c[1], q0)) + i * _LINE, w, u32(epoch))
-                if u32(n - k) > 1:
-                    ptx.st_line(remote(to, member(c[1], q1)) + i * _LINE, x, u32(epoch))
-                if u32(n - k) > 2:
-                    ptx.st_line(remote(to, member(c[1], q2)) + i * _LINE, y, u32(epoch))
-                if u32(n - k) > 3:
-                    ptx.st_line(remote(to, member(c[1], q3)) + i * _LINE, z, u32(epoch))
-                q, k = q3, u32(k + u32(4))
-            q = rank_of(c[1])
-            i += u64(size())
-
-    return send
 
 
 @functools.cache
@@ -423,7 +416,7 @@ def _through_lines(scope: Scope, unit: int, combine: Combine) -> Any:
     results of all members, from threads that had read the lines of the same words. dest may be source, because a thread sends the words of
     source before it stores the results of the same words.
     """
-    words, ones, send = combine.words, lines.ones(), _sending(scope, unit)
+    words, ones, send = combine.words, lines.ones(), _sending(scope, unit, _of_all)
     first, add, last, rank, size = combine.first, combine.add, combine.last, scope.rank, scope.size
     load, store, receive, each = load_item(unit, words), store_item(unit, words), _receiving(scope, unit, _of_all), constant(words)
 
@@ -462,7 +455,7 @@ def _through_lines(scope: Scope, unit: int, combine: Combine) -> Any:
 
     @device
     def through(op, c, epoch, dest, source, part, nbytes):
-        send(c, epoch, source, part, source + nbytes)
+        send(c, epoch, source, part, nbytes, u32(0))
         i, own = u64(rank()) * each, u64(rank_of(c[1])) * part
         while i * _8 < part:
             at, item = own + i * _8, (_0, _0)
