@@ -166,19 +166,13 @@ def _moved(name: str, members: int, values: dict[str, Any]) -> tuple[int, np.dty
     return int(sizes.of(name).moved(members, dest.size, source.size)), dest.dtype
 
 
-def _blocks(name: str, team: teams.Record, values: dict[str, Any]) -> int:
-    """Return the number of blocks for a message."""
-    if not team.near:
-        return 1
-    moved, dtype = _moved(name, len(team.pes), values)
-    return min(runtime.current().blocks.of(name, moved * dtype.itemsize), team.host_channels)
+def _blocks(name: str, team: teams.Record, nbytes: int) -> int:
+    """Return the number of blocks for nbytes from one member to another."""
+    return min(runtime.current().blocks.of(name, nbytes), team.host_channels) if team.near else 1
 
 
-def _call(name: str, members: int, values: dict[str, Any]) -> int:
-    """Return the word by which the members compare a call; 0 if it does nothing."""
-    if "dest" not in values:
-        return comparison.word_of(name)
-    moved, dtype = _moved(name, members, values)
+def _call(name: str, values: dict[str, Any], moved: int, dtype: np.dtype) -> int:
+    """Return the word by which the members compare a call that moves elements; 0 if it does nothing. moved, dtype: see _moved()."""
     if name in comparison.ANY_SIZE:
         return comparison.word_of(name, dtype)
     if moved == 0:
@@ -200,9 +194,14 @@ def _form(name: str) -> Callable[..., Any]:
         channel = _channel(name, record, values.pop("channel")) if "channel" in values else layout.HOST_CHANNEL
         if "dest" in values:
             _check(name, record, values)
-        blocks = _blocks(name, record, values) if divides and channel == layout.HOST_CHANNEL else 1
+        blocks = 1
         if channel == layout.HOST_CHANNEL:
-            channel += _call(name, len(record.pes), values) << layout.CALL_SHIFT
+            word = comparison.word_of(name)
+            if "dest" in values:
+                moved, dtype = _moved(name, len(record.pes), values)
+                blocks = _blocks(name, record, moved * dtype.itemsize) if divides else 1
+                word = _call(name, values, moved, dtype)
+            channel += word << layout.CALL_SHIFT
         if name in _OF_OP:
             kernel = _reducing(block, values.pop("op"), divides=divides)
             enqueue(kernel, blocks, _THREADS, stream, *values.values(), channel, wait=True)
