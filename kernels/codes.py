@@ -14,6 +14,12 @@ class Comparison(IntEnum):
     GE = 5
 
 
+#: How messages show a comparison.
+SIGNS: dict[int, str] = {
+    Comparison.EQ: "==", Comparison.NE: "!=", Comparison.GT: ">", Comparison.LE: "<=", Comparison.LT: "<", Comparison.GE: ">=",
+}  # fmt: skip
+
+
 class SignalOp(IntEnum):
     """How a signal changes its word (OpenSHMEM 1.5, "Signaling Operations")."""
 

@@ -11,6 +11,21 @@ from pgas.kernels.compiler import constant, device, ptx, u64
 FAMILIES = ("put", "get", "element", "signal", "atomic", "collective", "WQE", "doorbell")
 WQE, DOORBELL = (constant(FAMILIES.index(name)) for name in ("WQE", "doorbell"))
 
+#: Those that move data to or from a peer.
+MOVING = FAMILIES[: FAMILIES.index("collective")]
+
+#: The family of operations on a peer other than atomics, by name without scope.
+_FAMILY = {
+    **dict.fromkeys(("put", "put_nbi", "iput", "put_signal", "put_signal_nbi"), "put"),
+    **dict.fromkeys(("get", "get_nbi", "iget"), "get"), "p": "element", "g": "element", "signal_op": "signal",
+}  # fmt: skip
+
+
+def family_of(name: str) -> str | None:
+    """Return the family of an operation on a peer, given by its name without scope; None for all other functions."""
+    return "atomic" if name.startswith("atomic_") else _FAMILY.get(name)
+
+
 #: A cell has the numbers of operations and of bytes.
 CELL_BYTES = 16
 TABLE_BYTES = len(FAMILIES) * window.TRAFFIC_PES * CELL_BYTES

@@ -12,7 +12,6 @@ from pgas.kernels import operation, state, trace, traffic, window
 from pgas.kernels.compiler import address_of, address_of_element, bits_of, constant, device, element_size, types, u64
 from pgas.kernels.ops import operands
 from pgas.kernels.scope import BLOCK, THREAD, WARP, Scope
-from pgas.kernels.traffic import FAMILIES
 
 #: Functions that neither communicate nor wait, which programs call too often for a timeline.
 _LOCAL = ("ptr", "give_smem", "signal_fetch", "team_my_pe", "team_n_pes", "team_translate_pe")
@@ -48,7 +47,7 @@ def of_call(name: str, given: Mapping[str, Any], body: Callable[..., Any], defau
     }
     lines = []
     if window.COUNTS:
-        lines += [f"count(u64({FAMILIES.index(family)}), {on}, one, {size})" for family, on, size in _counted(plain, given, parts)]
+        lines += [f"count(u64({traffic.FAMILIES.index(family)}), {on}, one, {size})" for family, on, size in _counted(plain, given, parts)]
     if window.TRACES:
         lines.append("end(began, {code}, {peer}, {address}, u64({nbytes}), {word}, {value})".format(**parts))
     return _composed(given, defaults, lines, _names(given, scope, body)) if lines else body
@@ -59,17 +58,11 @@ def _counted(plain: str, given: Mapping[str, Any], parts: Mapping[str, str]) -> 
     nbytes = f"u64({parts['nbytes']})"
     if plain in operation.COLLECTIVES or plain in ("barrier_all", "sync_all"):
         return [("collective", "my_pe()", nbytes)]
-    family = "atomic" if plain.startswith("atomic_") else _FAMILIES.get(plain)
+    family = traffic.family_of(plain)
     if family is None or "pe" not in given:
         return []
     found = [(family, "u64(pe)", nbytes)]
     return [*found, ("signal", "u64(pe)", "size_of_sig")] if plain in _SIGNALLED else found
-
-
-_FAMILIES = {
-    **dict.fromkeys(("put", "put_nbi", "iput", "put_signal", "put_signal_nbi"), "put"),
-    **dict.fromkeys(("get", "get_nbi", "iget"), "get"), "p": "element", "g": "element", "signal_op": "signal",
-}  # fmt: skip
 
 
 def _composed(given: Mapping[str, Any], defaults: Mapping[str, Any], lines: list[str], names: dict[str, Any]) -> Callable[..., Any]:

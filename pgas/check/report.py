@@ -14,12 +14,10 @@ import numpy as np
 from pgas.check.clocks import Epoch
 from pgas.check.memory import GOT, REMOTE, SOURCE, WRITE, MemoryAccess
 from pgas.check.state import Knowledge
+from pgas.kernels.codes import SIGNS
 
 if TYPE_CHECKING:
     from pgas.check.words import WordUpdate
-
-#: By comparison (Comparison), its sign.
-_SIGNS = ("==", "!=", ">", "<=", "<", ">=")
 
 _MOST_UPDATES = 4
 
@@ -179,7 +177,7 @@ class Mistakes:
         self, site: SourceLine, pe: int, comparison: int, addr: int, found: int, value: int, updates: Sequence["WordUpdate"]
     ) -> None:  # fmt: skip
         """Note a wait that nothing ends."""
-        wanted = f"{self.element(addr)} to be {_SIGNS[comparison]} {value}"
+        wanted = f"{self.element(addr)} to be {SIGNS[comparison]} {value}"
         made = sorted({f"{self.order.site(u.access)} {'adds' if u.adds else 'sets it to'} {u.value}" for u in updates})
         why = "; ".join(made[:_MOST_UPDATES]) or "nothing changes it"
         text = f"  {site}: {site.text}: PE {pe} waits for {wanted}; it was {found}, and {why}"

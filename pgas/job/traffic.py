@@ -108,7 +108,7 @@ def table(totals: np.ndarray) -> Iterator[str]:
         operations, nbytes = (int(totals[:, family, :, which].sum()) for which in (0, 1))
         if operations:
             yield f"  {name:<10} {operations:>12}" + (f" {size_text(nbytes):>12}" if name not in ("WQE", "doorbell") else "")
-    moved = totals[:, : traffic.FAMILIES.index("collective"), :, 1].sum(axis=1)
+    moved = totals[:, : len(traffic.MOVING), :, 1].sum(axis=1)
     if not moved.any():
         return
     if n_pes <= _MOST_PES:

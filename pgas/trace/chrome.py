@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from pgas.base import events
 from pgas.base.config import size_text
+from pgas.kernels.codes import SIGNS
 from pgas.trace import flows
 from pgas.trace.launches import launches
 from pgas.trace.reading import Event, Trace, TracedPE
@@ -20,7 +21,6 @@ from pgas.trace.reading import Event, Trace, TracedPE
 _HOST, _BLOCK, _QUEUE, _PROXY, _NIC, _ARRIVALS = range(6)
 
 _SCOPES = ("thread", "warp", "block")
-_COMPARISONS = ("==", "!=", ">", "<=", "<", ">=")
 
 
 class _Process:
@@ -167,7 +167,7 @@ def _arguments(pe: TracedPE, event: Event) -> dict[str, Any]:
     if event.address:
         args["offset in heap"] = pe.heap_offset(event.address)
     if flows.is_wait(event) and event.name != "set_lock":
-        args["waits for"] = f"{_COMPARISONS[event.comparison]} {event.value}"
+        args["waits for"] = f"{SIGNS[event.comparison]} {event.value}"
     elif event.name.startswith(("put_signal", "signal_op")):
         args |= {"signal": event.value, "signal at": pe.heap_offset(event.word or event.address)}
     return args

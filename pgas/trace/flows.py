@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from operator import eq, ge, gt, le, lt, ne
 
 from pgas.base import events
+from pgas.kernels.codes import Comparison, SignalOp
 from pgas.trace.posts import Post, posts
 from pgas.trace.reading import Event, Trace, TracedPE
 
@@ -18,11 +19,10 @@ from pgas.trace.reading import Event, Trace, TracedPE
 PUTS = {"put", "put_nbi", "iput", "p", "put_signal", "put_signal_nbi", "signal_op"}
 GETS = {"get", "get_nbi", "iget", "g"}
 
-#: Comparisons, by their number (kernels/codes.Comparison).
-_HOLDS: tuple[Callable[[int, int], bool], ...] = (eq, ne, gt, le, lt, ge)
-
-#: Op of a signal that adds (kernels/codes.SignalOp).
-_ADD = 1
+#: Comparisons on the host; kernels have ops/sync.holds.
+_HOLDS: dict[int, Callable[[int, int], bool]] = {
+    Comparison.EQ: eq, Comparison.NE: ne, Comparison.GT: gt, Comparison.LE: le, Comparison.LT: lt, Comparison.GE: ge,
+}  # fmt: skip
 
 _MEETING = ("barrier_all", "sync_all")
 
@@ -127,7 +127,7 @@ def _chosen(wait: Event, writes: Iterable[Event], taken: set[int], error: float)
 
 def _adds(write: Event) -> bool:
     if write.name.startswith(("put_signal", "signal_op")):
-        return write.comparison == _ADD
+        return write.comparison == SignalOp.ADD
     return is_atomic(write) and write.name not in ("atomic_set", "atomic_swap")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pgas.base.errors import PgasError
-from pgas.trace import flows
+from pgas.kernels.traffic import MOVING, family_of
 from pgas.trace.reading import Trace
 
 #: By family, the number of operations and of bytes from one PE to another.
@@ -47,17 +47,7 @@ def of_trace(trace: Trace) -> Matrix:
     """Return the traffic of the calls in a timeline, without collectives."""
     matrix: Matrix = defaultdict(lambda: defaultdict(lambda: [0, 0]))
     for event in trace.events():
-        if not event.in_kernel or event.peer < 0:
-            continue
-        if flows.is_atomic(event):
-            family = "atomic"
-        elif event.name in ("p", "g"):
-            family = "element"
-        elif event.name == "signal_op":
-            family = "signal"
-        else:
-            family = "get" if event.name in flows.GETS else "put" if event.name in flows.PUTS else ""
-        if family:
+        if event.in_kernel and event.peer >= 0 and (family := family_of(event.name)) is not None:
             _count(matrix, family, event.pe, event.peer, 1, event.nbytes)
     return matrix
 
@@ -72,7 +62,7 @@ def moved(matrix: Matrix) -> Cells:
     """Return the bytes and operations of all families that move data to or from a peer."""
     total: Cells = defaultdict(lambda: [0, 0])
     for family, cells in matrix.items():
-        if family not in ("collective", "WQE", "doorbell"):
+        if family in MOVING:
             for pair, (operations, nbytes) in cells.items():
                 total[pair][0] += operations
                 total[pair][1] += nbytes
@@ -90,7 +80,7 @@ def plot(matrix: Matrix, path: str) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     panels: list[tuple[str, Cells, int, str]] = [("all", moved(matrix), 1, "B")]
-    panels += [(family, cells, 1, "B") for family, cells in matrix.items() if family not in ("collective", "WQE", "doorbell")]
+    panels += [(family, cells, 1, "B") for family, cells in matrix.items() if family in MOVING]
     panels += [(f"{family}s", matrix[family], 0, "") for family in ("WQE", "doorbell") if family in matrix]
     n_pes = 1 + max((max(pair) for cells in matrix.values() for pair in cells), default=0)
     figure, axes = pyplot.subplots(1, len(panels), figsize=(3.4 * len(panels), 3.4), squeeze=False, layout="constrained")

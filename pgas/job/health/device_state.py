@@ -14,14 +14,10 @@ from pgas.job.memory.heap import Allocator
 from pgas.job.memory.teams import Teams
 from pgas.job.paths.choice import Paths
 from pgas.kernels import layout, operation, refusals, state, window
-from pgas.kernels.codes import Comparison, SignalOp
+from pgas.kernels.codes import SIGNS, Comparison, SignalOp
 from pgas.kernels.collectives.comparison import described
 from pgas.transports.memory.protocol import Memory
 from pgas.transports.nic.protocol import NIC
-
-_SIGNS: dict[int, str] = {
-    Comparison.EQ: "==", Comparison.NE: "!=", Comparison.GT: ">", Comparison.LE: "<=", Comparison.LT: "<", Comparison.GE: ">=",
-}  # fmt: skip
 
 #: Bytes of the table of waiters.
 _WAITERS_BYTES = layout.N_WAITERS * layout.WAITER_SIZE
@@ -164,7 +160,7 @@ def _goal(record: tuple[int, ...], places: Places, nic: NIC | None) -> str:
     if operation.NAMES[record[1]] == "set_lock":
         owner, before = (address - window.BASE) >> window.STRIDE_SHIFT, (wanted - found) & 0xFFFF_FFFF
         return f"the lock, {place(address, places)} on PE {owner}; threads that asked for it earlier and have not cleared it: {before}"
-    sign, target, name = _SIGNS.get(comparison, f"cmp {comparison}"), place(address, places), operation.NAMES[record[1]]
+    sign, target, name = SIGNS.get(comparison, f"cmp {comparison}"), place(address, places), operation.NAMES[record[1]]
     target = f"one of its wait set, such as {target}," if "_any" in name or "_some" in name else target
     return f"{target} {sign} {_value(wanted, address, places)}, last saw {_value(found, address, places)}"
 
