@@ -27,6 +27,9 @@ _ORDERLY_S = 0.1
 #: First argument of a process that reports a long wait in MPI_Finalize. By it, such processes find each other in /proc.
 AT_END = "at-end"
 
+#: Maximum timeout of poll(2), which is an int.
+_POLL_MAX_MS = (1 << 31) - 1
+
 #: Seconds in which a process that has begun to end, and has closed its files, ends.
 _ENDING_S = 1.0
 
@@ -101,6 +104,13 @@ def fate(pid: int, pidfd: int) -> str:
     return f"ended with status {os.WEXITSTATUS(status)} without pgas.finalize()"
 
 
+def readable(fd: int, seconds: float) -> bool:
+    """Whether a file can be read, or can be within some seconds."""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(min(seconds * 1e3, _POLL_MAX_MS)))
+
+
 class _Deaths:
     """A wait for the end of any of some processes.
 
@@ -139,7 +149,7 @@ class _Deaths:
                 self._ending.append(self._pipes.pop(fd))
                 continue
             if fd in self._pidfds:
-                first = next((pidfd for pidfd in self._ending if pidfd == fd or select.select([pidfd], [], [], _ENDING_S)[0]), fd)
+                first = next((pidfd for pidfd in self._ending if pidfd == fd or readable(pidfd, _ENDING_S)), fd)
                 who, pid = self._pidfds[first]
                 return who, pid, fate(pid, first)
             if fd != self._news:
@@ -255,9 +265,7 @@ class LastWord:
 
     def said(self, seconds: float) -> bool:
         """Whether the process that took the right has printed, or does within some seconds. Otherwise that process was killed."""
-        poller = select.poll()
-        poller.register(self.fds[2], select.POLLIN)
-        return bool(poller.poll(seconds * 1e3))
+        return readable(self.fds[2], seconds)
 
     def close(self) -> None:
         for fd in self.fds:
@@ -294,7 +302,7 @@ def _be_at_end(me: int, call: str, seconds: float, pes: Mapping[int, int]) -> No
     """
     with contextlib.suppress(OSError):  # The parent has ended, or stderr is closed.
         parent_ended = os.pidfd_open(pes[me])
-        if select.select([parent_ended], [], [], seconds)[0]:
+        if readable(parent_ended, seconds):
             return
         reporting = _parents_of_reports()
         waiting = [pe for pe, pid in pes.items() if pid in reporting and not state(pid)]

@@ -2,17 +2,13 @@
 
 import contextlib
 import math
-import select
 import socket
 import sys
 import time
 from collections.abc import Callable
 
 from pgas.base import config
-from pgas.base.liveness import long_wait
-
-#: Maximum timeout of poll(2), which is an int.
-_POLL_MAX_MS = (1 << 31) - 1
+from pgas.base.liveness import long_wait, readable
 
 
 def say(text: str) -> None:
@@ -49,7 +45,5 @@ def tell_if_late(source: socket.socket, waiter: str, whom: Callable[[], str]) ->
     """Wait up to patience() seconds for something to receive, and report the wait if nothing comes. Without a limit, return immediately."""
     if (seconds := patience()) == math.inf:
         return
-    poller = select.poll()
-    poller.register(source, select.POLLIN)
-    if not poller.poll(min(seconds * 1e3, _POLL_MAX_MS)):
+    if not readable(source.fileno(), seconds):
         overdue(waiter, whom())
