@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pgas.base.errors import PgasError
+from pgas.base.waits import until
 from pgas.check.log import merged
 from pgas.check.order import Order
 from pgas.check.record import LogPart, Recorder
@@ -79,12 +80,13 @@ def _all(part: LogPart, what: str) -> bool:
 
 
 def _wait(over: Callable[[], bool], part: LogPart) -> None:
-    limit, pause = time.monotonic() + _LIMIT_S, 1e-4
-    while not over():
+    limit = time.monotonic() + _LIMIT_S
+
+    def poll() -> None:
         if time.monotonic() > limit:
             raise PgasError(f"PGAS_CHECK=order: PE {part.pe} has ended its log, and another PE has not within {_LIMIT_S:g} s")
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.05)
+
+    until(over, poll)
 
 
 def _write(path: Path, text: str) -> None:
