@@ -21,6 +21,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pgas.base.errors import TransportError
+
 MAGIC = b"pgas trace 1\n"
 _HEADER = struct.Struct("<16s2Q")
 
@@ -100,20 +102,20 @@ class TraceFile:
         self._text_end = TEXT
         self._map[: _HEADER.size] = _HEADER.pack(MAGIC, rings, capacity)
 
-    def map(self, map_file: Callable[[int], None], refusal: type[Exception]) -> None:
-        """Call ``map_file(fd)``, which maps the file for kernels. If it raises refusal, move the file: CUDA pins files in memory only.
+    def map(self, map_file: Callable[[int], None]) -> None:
+        """Call ``map_file(fd)``, which maps the file for kernels; if it is refused, move the file, because CUDA pins files in memory only.
 
         Raises:
-            refusal: the file cannot be mapped there, or there is no room in memory.
+            TransportError: the file cannot be mapped there, or there is no room in memory.
         """
         try:
             map_file(self.fd)
-        except refusal as refused:
+        except TransportError as refused:
             try:
                 self._move()
             except OSError as error:
                 room = f"{self.nbytes >> 20} MiB in {IN_MEMORY} ({error.strerror}); a smaller PGAS_TRACE_EVENTS needs less"
-                raise refusal(f"{refused}, and there is no room for {room}") from refused
+                raise TransportError(f"{refused}, and there is no room for {room}") from refused
             map_file(self.fd)
 
     def _move(self) -> None:
@@ -134,10 +136,10 @@ class TraceFile:
         self.fd, self._map, self._elsewhere = fd, moved, path
 
     def tell(self, **line: Any) -> None:
-        """Write a line of JSON. A line that does not fit is dropped."""
+        """Write a line of JSON. A line that does not fit, or that comes after close(), is dropped."""
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         with self._lock:
-            if self._text_end + len(data) < RINGS:
+            if self.fd >= 0 and self._text_end + len(data) < RINGS:
                 self._map[self._text_end : self._text_end + len(data)] = data
                 self._text_end += len(data)
 
@@ -151,7 +153,7 @@ class TraceFile:
         return number
 
     def add(self, ring: int, code: int, begin: int, end: int, *, thread: int = 0, address: int = 0, word: int = 0, value: int = 0) -> None:
-        """Write an event of the host."""
+        """Write an event of the host, unless the file is closed."""
         with self._lock:
             if self.fd < 0:
                 return

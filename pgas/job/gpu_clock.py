@@ -3,7 +3,9 @@
 The answer lies between the question and its arrival on the host, so half the shortest round trip is the error.
 """
 
+import functools
 import time
+from typing import Any
 
 from pgas.base.errors import PgasError
 from pgas.base.events import CLOCK_ANSWERED, CLOCK_ASKED, CLOCK_TIME, TraceFile
@@ -29,6 +31,12 @@ def answer_time() -> None:
             question = u64(question + _1)
 
 
+@functools.cache
+def _kernel() -> Any:
+    """Return the kernel, which is compiled once for all measurements of a process."""
+    return backend.jit(answer_time)
+
+
 def offset(file: TraceFile) -> dict[str, int]:
     """Return the host's time of the measurement, what to add to the GPU's time to get the host's, and the error, all in ns.
 
@@ -37,7 +45,7 @@ def offset(file: TraceFile) -> dict[str, int]:
     """
     file.set_word(CLOCK_ASKED, 0)
     file.set_word(CLOCK_ANSWERED, 0)
-    platform.configured(backend.jit(answer_time), "answer_time", (1, 1))()
+    platform.configured(_kernel(), "answer_time", (1, 1))()
     best: dict[str, int] = {}
     for question in range(1, _QUESTIONS + 1):
         asked = time.monotonic_ns()

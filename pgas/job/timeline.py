@@ -107,7 +107,7 @@ class Timeline:
         """Map the file for kernels. Raises PgasError if that is impossible."""
         self._on_gpu = memory.on_gpu
         try:
-            self._file.map(lambda fd: memory.map_file(window.TRACE, self._file.nbytes, fd), TransportError)
+            self._file.map(lambda fd: memory.map_file(window.TRACE, self._file.nbytes, fd))
         except TransportError as error:
             raise PgasError(f"PGAS_TRACE: {error}") from error
 
@@ -166,8 +166,6 @@ class Timeline:
 
     def add(self, code: int, began: int, name: str, value: int = 0) -> None:
         """Write an event of the calling thread that ends now."""
-        if self._file.fd < 0:  # Another thread has ended the job.
-            return
         self._file.add(events.HOST, code, began, time.monotonic_ns(), thread=self._thread(), address=self._file.name(name), value=value)
 
     def _thread(self) -> int:

@@ -302,6 +302,7 @@ def test_a_file_that_cuda_does_not_pin_is_in_memory_until_the_end(tmp_path):
     os.pwrite(memory.fd, b"\x2a", events.RINGS + 4000 * events.EVENT_SIZE)  # a kernel
     timeline.close()
     os.close(memory.fd)
+    timeline.add(events.CALLED, 0, "pgas.too_late")  # by another thread
     assert not path.is_symlink()
     assert not os.path.exists(while_it_runs)
     data, _, capacity = events.open_for_reading(str(path))
@@ -339,12 +340,12 @@ def test_calls_and_launches_are_ranges_where_nvtx_is_installed(tmp_path, monkeyp
 def test_a_link_of_a_killed_job_and_a_change_of_the_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     killed, memory = events.TraceFile("t.1", 64), MemoryOfFilesInMemory()
-    killed.map(lambda fd: memory.map_file(0, 0, fd), TransportError)  # and no close()
+    killed.map(lambda fd: memory.map_file(0, 0, fd))  # and no close()
     left = os.readlink("t.1")
     events.TraceFile("t.1", 64).close()
     assert not os.path.exists(left)
     again = events.TraceFile("t.2", 64)
-    again.map(lambda fd: memory.map_file(0, 0, fd), TransportError)
+    again.map(lambda fd: memory.map_file(0, 0, fd))
     monkeypatch.chdir("/")
     again.close()
     assert (tmp_path / "t.2").stat().st_size == again.nbytes

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from pgas.base.config import Faults
-from pgas.base.errors import TransportError
 from pgas.base.events import RINGS, TraceFile
 from pgas.kernels import window
 from pgas.transports.memory.protocol import Segment
@@ -139,7 +138,7 @@ class Card:
             OSError, TransportError: the file cannot be written, or the engine cannot write to it.
         """
         file = self._timeline = TraceFile(path, capacity, rings=1)
-        file.map(lambda fd: self._memory.map_file(window.TRACE, file.nbytes, fd), TransportError)
+        file.map(lambda fd: self._memory.map_file(window.TRACE, file.nbytes, fd))
         self.tables.set(tables.CTL_EVENTS, window.TRACE + RINGS)
         self.tables.set(tables.CTL_EVENTS_MASK, capacity - 1)
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
