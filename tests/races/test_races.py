@@ -78,7 +78,8 @@ def wrong_among(folder, names):
 def test_every_race_is_found_and_every_twin_is_right(tmp_path):
     """One test, because tests in several processes would each run all programs.
 
-    A program that was wrong is run once more: chunks_share_a_counter was missed in one of ten runs on a busy machine; why is unknown.
+    A program that was wrong is run once more: chunks_share_a_counter is missed if each addition is made after the wait for the one before
+    has ended, because a wait is judged by the additions until then. On a busy machine, that has happened.
     """
     wrong = wrong_among(tmp_path / "all", PROGRAMS)
     assert not wrong or (len(wrong) == 1 and wrong_among(tmp_path / "again", list(wrong)) == {}), wrong
