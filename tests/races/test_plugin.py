@@ -48,11 +48,11 @@ def test_tests_fail_with_the_report(tmp_path, check, failed):
     (tmp_path / "test_message.py").write_text(TESTS)
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["pgas.check.pytest_plugin"]')
     (tmp_path / "pytest.ini").touch()
-    command = [*mpirun(2), sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command = [*mpirun(2), sys.executable, "-m", "pytest", "-q", "-rN", "-p", "no:cacheprovider"]
     done = subprocess.run(
         command, cwd=tmp_path, env={**os.environ, "PGAS_CHECK": check, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=60
     )
-    assert sorted(re.findall(r"^FAILED \S+::(\S+)", done.stdout, re.MULTILINE)) == sorted(2 * failed), done.stdout + done.stderr
+    assert sorted(re.findall(r"^_+ (\S+) _+$", done.stdout, re.MULTILINE)) == sorted(2 * failed), done.stdout + done.stderr
     report = r"missing: fence\n +test_message.py:9: pgas.p\(data, 0, 7, 1\): data\[0\] of PE 1.*\n +test_message.py:15: data\[0\]"
     assert len(re.findall(report, done.stdout)) == 2 * len(failed), done.stdout
     assert not list(tmp_path.glob("pgas-order-*"))
