@@ -6,7 +6,8 @@ The access that came first by luck is made late, in a way that the memory model 
   delayed; at the end of the kernel, until the reader has read, _PATIENCE_S seconds at most;
 * a read: its PE waits before it until the other PE has written, _PATIENCE_S seconds at most.
 
-A second run, in which nothing is late, gives the values to compare with. Both run over p2p, whose stores can be held back one by one.
+A second run gives the values to compare with. Nothing is late in it, except for writes that shall come after the read: each waits _PAUSE_S
+seconds. Both run over p2p, whose stores can be held back one by one.
 """
 
 import contextlib
@@ -31,6 +32,9 @@ from pgas.sim.weak import WeakMemory
 #: Maximum time that a reader waits for the write of another PE, in seconds.
 _PATIENCE_S = 5.0
 
+#: Time for which each of the first writes waits if it shall come after a read, in seconds, and their number.
+_PAUSE_S, _PAUSES = 0.1, 32
+
 #: Maximum number of values that a run notes, and of each operation.
 _MOST_VALUES, _OF_CALL = 10_000, 64
 
@@ -48,6 +52,7 @@ class Rerun:
     read: Place
     held: bool = False  #: whether the write is held back
     stalled: bool = False  #: whether the read waits
+    paused: bool = False  #: whether writes wait for _PAUSE_S
 
     @classmethod
     def of(cls, mistake: Mistake, site: Callable[[MemoryAccess], SourceLine]) -> "Rerun | None":
@@ -64,7 +69,7 @@ class Rerun:
 
     def normal(self) -> "Rerun":
         """Return the plan of a run in which nothing is late."""
-        return replace(self, held=False, stalled=False)
+        return replace(self, held=False, stalled=False, paused=self.stalled)
 
     def write_to(self, folder: Path) -> None:
         (folder / _PLAN).write_text(json.dumps(asdict(self)))
@@ -78,7 +83,7 @@ def is_planned(folder: Path) -> bool:
 def follow(folder: Path) -> None:
     """Follow the plan of a folder in this process, for the rest of it."""
     told = json.loads((folder / _PLAN).read_text())
-    plan = Rerun(tuple(told["write"]), tuple(told["read"]), told["held"], told["stalled"])
+    plan = Rerun(**{**told, "write": tuple(told["write"]), "read": tuple(told["read"])})
     record.install(folder, lambda _: _Replayer(folder, plan))
 
 
@@ -148,11 +153,12 @@ class _Replayer(record.Recorder):
         self._plan, self._where = plan, folder
         self._values: list[Value] = []
         self._memory: _HeldMemory | None = None
+        self._has_waited = False
 
     def joins(self, job: runtime.Job) -> None:
         if self._plan.held and job.my_pe == self._plan.write[0]:
             own = window.slot(job.my_pe)
-            self._memory = _HeldMemory(own, own + (1 << window.STRIDE_SHIFT), lambda: self._wait_for(_READ))
+            self._memory = _HeldMemory(own, own + (1 << window.STRIDE_SHIFT), lambda: self._wait_for(_READ, 1))
             set_memory_model(self._memory)
 
     def launch_ended(self, launch: Any) -> None:
@@ -170,6 +176,8 @@ class _Replayer(record.Recorder):
         reads, writes = self._is(self._plan.read, site), self._is(self._plan.write, site)
         if reads:
             self._before_read()
+        if writes and self._plan.paused and self._marks(_WRITTEN) < _PAUSES:
+            time.sleep(_PAUSE_S)
         if self._memory is not None:
             self._memory.held = writes
         try:
@@ -178,7 +186,7 @@ class _Replayer(record.Recorder):
             if self._memory is not None:
                 self._memory.held = False
         if writes:
-            (self._where / _WRITTEN).touch()
+            self._mark(_WRITTEN)
         if reads:
             self._note_call(dict(zip(names, values, strict=True)), result, "source" if "put" in name else "dest")
         return result
@@ -188,17 +196,27 @@ class _Replayer(record.Recorder):
 
     def _before_read(self) -> None:
         if self._plan.stalled:
-            self._wait_for(_WRITTEN)
+            self._wait_for(_WRITTEN, self._marks(_WRITTEN) + 1)
 
-    def _wait_for(self, mark: str) -> None:
-        """Wait until the other PE has read, or written, but only once."""
+    def _wait_for(self, mark: str, count: int) -> None:
+        """Wait, once in a run, until the other PE has made this number of accesses."""
         limit = time.monotonic() + _PATIENCE_S
-        while not (self._where / mark).exists() and time.monotonic() < limit:
+        while not self._has_waited and self._marks(mark) < count and time.monotonic() < limit:
             time.sleep(1e-3)
-        (self._where / mark).touch()
+        self._has_waited = True
+
+    def _mark(self, mark: str) -> None:
+        """Note that an access has been made."""
+        with open(self._where / mark, "ab") as file:
+            file.write(b".")
+
+    def _marks(self, mark: str) -> int:
+        with contextlib.suppress(FileNotFoundError):
+            return (self._where / mark).stat().st_size
+        return 0
 
     def _note(self, addr: int, nbytes: int) -> None:
-        (self._where / _READ).touch()
+        self._mark(_READ)
         if len(self._values) < _MOST_VALUES and nbytes in (1, 2, 4, 8):
             self._values.append((addr, nbytes, int(mem.load(addr, nbytes))))
 
