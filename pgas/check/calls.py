@@ -75,7 +75,7 @@ def _put(*, nbi: bool, signal: bool = False) -> Callable[[WatchedCall], None]:
         pe, small = int(given["pe"]), not signal and nbytes <= 8
         where = _on(dest, pe)
         if small:
-            call.tell(log.UPDATE, pe, where, nbytes, PLAIN, None, False)
+            call.tell(log.UPDATE, pe, where, nbytes, PLAIN, None, False, 0, call.width if nbi else 0)
             call.tell(log.PUT, pe, 0, source, nbytes, 1, 0, 0, nbi, False, call.width)
         else:
             call.tell(log.PUT, pe, where, source, nbytes, 1, 0, 0, nbi, signal, call.width)

@@ -16,12 +16,14 @@ import pickle
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 from pgas.native import atomics
 
 Event = tuple[Any, ...]
+_Group = tuple[int, list[Event]]  # turn, events
 
 (
     JOB,  # n_pes
@@ -35,7 +37,7 @@ Event = tuple[Any, ...]
     FENCE,  # thread, scope of CUDA
     PUT,  # turn, thread, site, pe, dest, source, nbytes of an element, elements, strides in bytes, nbi, signal follows, threads
     GET,  # turn, thread, site, pe, dest, source, nbytes of an element, elements, strides, nbi, threads
-    UPDATE,  # turn, thread, site, pe, address, nbytes, kind, value, fetches, value before that if an add: an atomic or a signal
+    UPDATE,  # turn, thread, site, pe, address, nbytes, kind, value, fetches, value before that if an add, threads: an atomic or a signal
     ACQUIRED,  # turn, thread, site, address, nbytes, comparison or None, value, found: a wait or test has succeeded, a lock is set
     WAITS,  # thread, site, comparison, whether for all, (address, nbytes, value found, wanted) of each word: not satisfied immediately
     FETCHED,  # turn, thread, site, address: an atomic has returned a value
@@ -54,6 +56,9 @@ PLAIN, SET, ADD, ATOMIC_SET, ATOMIC_ADD, ATOMIC_OTHER = range(6)
 
 #: By code, position of the turn in events that have one.
 _TURNS = {PUT: 1, GET: 1, UPDATE: 1, ACQUIRED: 1, FETCHED: 1, ORDER: 1, ENTER: 1, LEFT: 1, MEETS: 1, HAS_MET: 1, COMPLETED: 1}
+
+#: Events by which a PE learns of others.
+_LEARNS = frozenset({ACQUIRED, FETCHED, LEFT, HAS_MET})
 
 #: Tags of addresses that only the threads of one block, or one PE, can access; addresses themselves have up to 48 bits.
 SHARED, PRIVATE = 1 << 62, 1 << 61
@@ -122,26 +127,44 @@ class Log:
 
 
 def merged(folder: Path) -> Iterator[tuple[int, Event]]:
-    """Yield (pe, event) of all logs in a folder, in an order in which releases precede what they released."""
-    logs = [_in_turn(int(path.stem), path) for path in sorted(folder.glob("*.log"))]
-    for _, pe, _, events in heapq.merge(*logs):
+    """Yield (pe, event) of all logs in a folder, in an order in which releases precede what they released.
+
+    An acquire comes only when all PEs are at one. It is then judged beside all updates that do not wait for it, which could come first in
+    another run.
+    """
+    logs = [(int(path.stem), iter(_in_turn(path))) for path in sorted(folder.glob("*.log"))]
+    heap = [_head(pe, groups, group) for pe, groups in logs for group in islice(groups, 1)]
+    heapq.heapify(heap)
+    while heap:
+        _, _, pe, events, groups = heap[0]
         for event in events:
             yield pe, event
+        following = next(groups, None)
+        if following is None:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, _head(pe, groups, following))
 
 
-def _in_turn(pe: int, path: Path) -> Iterator[tuple[int, int, int, list[Event]]]:
-    """Yield the events of a log in groups that begin with a turn: (turn, pe, number, events)."""
-    turn, number = -1, 0
+def _head(pe: int, groups: Iterator[_Group], first: _Group) -> tuple[bool, int, int, list[Event], Iterator[_Group]]:
+    """Return the next group of a PE, after what decides when it comes, which differs between PEs."""
+    turn, events = first
+    return events[0][0] in _LEARNS, turn, pe, events, groups
+
+
+def _in_turn(path: Path) -> Iterator[_Group]:
+    """Yield the events of a log in groups that begin with a turn."""
+    turn = -1
     group: list[Event] = []
     for event in _read(path):
         at = _TURNS.get(event[0])
         if at is not None and event[at] is not None:
             if group:
-                yield turn, pe, number, group
-            turn, number, group = max(turn, event[at]), number + 1, []
+                yield turn, group
+            turn, group = max(turn, event[at]), []
         group.append(event)
     if group:
-        yield turn, pe, number, group
+        yield turn, group
 
 
 def _read(path: Path) -> Iterable[Event]:

@@ -139,6 +139,7 @@ class _Pe:
     counts: dict[int, int] = field(default_factory=dict)
     meetings: dict[Any, _Meeting] = field(default_factory=dict)  #: by group, the last call
     exchanges: int = 0
+    met: int = 0  #: turn of the last exchange
     live: dict[int, Thread] = field(default_factory=dict)  #: threads of the running kernel since their block's last barrier
     events: dict[int, Knowledge] = field(default_factory=dict)
     ends: list[tuple[int, tuple[int, int], int]] = field(default_factory=list)  #: ended launches: first thread, lane, number
@@ -267,8 +268,8 @@ class Order:
 
     def _made(self, pe: int, addr: int, nbytes: int, site: int, shape: tuple[int, ...], itemsize: int, kind: str) -> None:
         self.findings.made(_of_slot(addr), nbytes, shape, itemsize, kind, self._pe(pe).sites[site])
-        if nbytes:
-            self._resets(addr, nbytes)
+        if nbytes:  # Other PEs may have updated it already, after the exchange in which all made it.
+            self._resets(addr, nbytes, self._pe(pe).met)
 
     def _launch(self, pe: int, number: int, first: int, nthreads: int, nblocks: int, stream: int, name: str, site: int) -> None:
         of_pe = self._pe(pe)
@@ -380,11 +381,11 @@ class Order:
         if not same:
             self._resets(_global(addr, pe), nbytes)
 
-    def _resets(self, addr: int, nbytes: int) -> None:
-        """Forget the updates of words that a store has overwritten."""
+    def _resets(self, addr: int, nbytes: int, turn: int | None = None) -> None:
+        """Forget the updates of words that have been overwritten: all, or those before a turn."""
         for page in range(addr >> _PAGE, (addr + nbytes - 1 >> _PAGE) + 1):
             for word in [w for w in self._pages_of_words.get(page, ()) if addr <= w < addr + nbytes]:
-                self._words[word].reset()
+                self._words[word].reset(turn)
 
     def _by_host(self, pe: int, number: int) -> Thread:
         """Return the thread of an access. The host's copies wait for the default stream, and therefore for all."""
@@ -454,12 +455,12 @@ class Order:
 
     def _update(
         self, pe: int, turn: int, number: int, site: int, to: int, addr: int, nbytes: int, kind: int, value: int | None, fetches: bool,
-        before: int = 0,
+        before: int = 0, width: int = 0,
     ) -> None:  # fmt: skip
         thread, of_pe = self._thread(pe, number), self._pe(pe)
         atom = memory.READS if kind == log.ATOMIC_OTHER and value is None and fetches else _ATOMS[kind]
-        access = MemoryAccess(REMOTE, thread.now(), site, "is written" if kind == log.PLAIN else "is changed", to, atom)
-        update = words.WordUpdate(access, kind, value, thread.state, self._sent(thread, to), addr, before)
+        access = MemoryAccess(REMOTE, _of_all(thread, width), site, "is written" if kind == log.PLAIN else "is changed", to, atom)
+        update = words.WordUpdate(access, kind, value, thread.state, self._sent(thread, to), turn, addr, before)
         if atom != memory.READS:
             self._word(addr).add(update)
             self.findings.sent(update, addr, signal=update.is_signal)
@@ -483,8 +484,8 @@ class Order:
         word = self._word(addr)
         mine = next((update for update in reversed(word.updates) if update.access.epoch.thread == thread.number), None)
         if mine is not None:
-            thread.state = thread.state | _arrival(mine.access)
-        self._returned(thread, word.all)
+            thread.state = thread.state | mine.arrival
+        self._returned(thread, word.told(turn))
 
     def _acquired(
         self, pe: int, turn: int, number: int, site: int, addr: int, nbytes: int, comparison: int | None, value: int, found: int
@@ -496,10 +497,10 @@ class Order:
         word = self._words.get(addr)
         told = Knowledge()
         if word is not None:
-            issued, arrived = word.seen(comparison, value, found)
+            issued, arrived = word.seen(turn, comparison, value)
             told = words.joined(word.earlier or told, issued)
             for update in arrived:
-                told = told | _arrival(update.access)
+                told = told | update.arrival
         if (atomics := self._atomics.get(_global(addr, pe))) is not None:
             told = told | atomics.seen(comparison, value)
         for writer in self._memory.writers(addr):  # A thread of this PE has stored the value, or a put of several elements.
@@ -517,7 +518,8 @@ class Order:
             self.findings.awaited(addr)
             by_kernel = any((w.kind == WRITE and w.epoch.launch > 0) or "put" in w.what for w in self._memory.writers(addr))
             updates = self.findings.updates(addr)
-            if not by_kernel and words.can_hold(updates, updates[0].before if updates else found, nbytes, comparison, value) is False:
+            before = min(updates, key=lambda u: u.turn).before if updates else found
+            if not by_kernel and words.can_hold(updates, before, nbytes, comparison, value) is False:
                 never.append((addr, found, value, updates))
         if never and (every or len(never) == len(wanted)):
             self.findings.never(self._pe(pe).sites[site], pe, comparison, *never[0])
@@ -629,9 +631,9 @@ class Order:
         """Note the stores of members to the dest of every member."""
         name, (group, members, count) = meeting.what[0], call
         operands = {pe: came.operands for pe, came in meeting.came.items()}
-        for writer in writers:
-            came = meeting.came[writer]
-            for member in members:
+        for member in members:
+            for writer in sorted(writers, key=lambda pe: pe == member):  # Itself last: it knows what of its own the others may not.
+                came = meeting.came[writer]
                 access = MemoryAccess(
                     REMOTE, came.epoch, came.site, f"is written by {name}", member, "", (group, members, writer, member), count, call
                 )
@@ -711,7 +713,7 @@ class Order:
         of_pe = self._pe(pe)
         host = of_pe.host
         passed = host.passed()
-        of_pe.exchanges += 1
+        of_pe.exchanges, of_pe.met = of_pe.exchanges + 1, turn
         self._exchanges.setdefault(of_pe.exchanges, {})[pe] = replace(passed, released=passed.visible)
         self._ticks(host)
 
@@ -753,11 +755,6 @@ def _all_know(state: Knowledge, threads: list[Thread], all_of_them: int) -> Know
 
 def _of_warp(leader: int) -> int:
     return leader | _WARP_BIT
-
-
-def _arrival(access: MemoryAccess) -> Knowledge:
-    """Return the knowledge that an update has arrived."""
-    return Knowledge() if access.chain is None else Knowledge(updates={access.chain: access.number})
 
 
 def _global(addr: int, pe: int) -> int:

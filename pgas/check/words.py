@@ -27,8 +27,9 @@ class WordUpdate:
     value: int | None
     state: Knowledge  #: of the thread at the update
     told: Knowledge  #: what a thread knows that has seen the update
+    turn: int
     addr: int = 0
-    before: int = 0  #: value of the word before it; used only for the first one
+    before: int = 0  #: value of the word before it, if it adds
 
     @property
     def is_signal(self) -> bool:
@@ -37,6 +38,11 @@ class WordUpdate:
     @property
     def adds(self) -> bool:
         return self.kind in _ADDS
+
+    @property
+    def arrival(self) -> Knowledge:
+        """What a thread knows if the update has arrived."""
+        return Knowledge(updates={self.access.chain: self.access.number})  # type: ignore[dict-item]
 
     def follows(self, other: "WordUpdate") -> bool:
         """Whether the other update happens before this one, so that this one was issued later."""
@@ -48,6 +54,9 @@ class WordUpdate:
         return other.access.ordered_before(self.state, self.access.epoch.thread, self.access.pe)
 
 
+_After = Callable[[WordUpdate, WordUpdate], bool]
+
+
 @dataclass(slots=True)
 class SyncWord:
     """A word and its updates."""
@@ -56,19 +65,27 @@ class SyncWord:
     updates: list[WordUpdate] = field(default_factory=list)
     chains: int = 0
     earlier: Knowledge | None = None  #: what updates tell that are not in the list any more
-    base: int = 0  #: value before the updates in the list
+    first: tuple[int, int] = (0, 0)  #: turn of the first update, and value of the word before it
+    added: int = 0  #: by updates that are not in the list any more
     all: Knowledge = field(default_factory=Knowledge)  #: what all updates tell
+    last: int = -1  #: turn of the last update
 
-    def reset(self) -> None:
-        """Forget the updates, because the word has been overwritten."""
-        self.updates.clear()
-        self.earlier, self.all = None, Knowledge()
+    def reset(self, turn: int | None = None) -> None:
+        """Forget the updates, or those before a turn, because the word has been overwritten."""
+        kept = [] if turn is None else [u for u in self.updates if u.turn >= turn]
+        self.updates, self.earlier, self.all, self.added = kept, None, Knowledge(), 0
+        for update in kept:
+            self.all = self.all | update.told | update.arrival
+        self.first = min(((u.turn, u.before) for u in kept), default=(0, 0))
 
     def add(self, update: WordUpdate) -> None:
         """Note an update, and give its access a place in a chain: behind one that has arrived when it does."""
         access = update.access
         if not self.updates and self.earlier is None:
-            self.base = update.before
+            self.first, self.added, self.last = (update.turn, update.before), 0, update.turn
+        elif update.adds:
+            self.first = min(self.first, (update.turn, update.before))
+        self.last = max(self.last, update.turn)
         for previous in reversed(self.updates):
             if update.arrives_after(previous):
                 if previous is self._tip(previous):
@@ -78,51 +95,74 @@ class SyncWord:
             self.chains += 1
             access.chain, access.number = (self.addr, self.chains), 0
         self.updates.append(update)
-        self.all = self.all | update.told | Knowledge(updates={access.chain: access.number})  # type: ignore[dict-item]
+        self.all = self.all | update.told | update.arrival
         if len(self.updates) > _MOST:
             gone = self.updates.pop(0)
-            told = gone.told | Knowledge(updates={gone.access.chain: gone.access.number})  # type: ignore[dict-item]
+            told = gone.told | gone.arrival
             self.earlier = told if self.earlier is None else self.earlier | told
-            self.base = (gone.value or 0) if gone.kind in _SETS else self.base + (gone.value or 0)
+            if gone.kind in _SETS:
+                self.first, self.added = (-1, gone.value or 0), 0
+            else:
+                self.added += gone.value or 0
 
     def _tip(self, update: WordUpdate) -> WordUpdate:
         chain = update.access.chain
         return max((u for u in self.updates if u.access.chain == chain), key=lambda u: u.access.number)
 
-    def seen(self, comparison: int | None, value: int, found: int) -> tuple[list[WordUpdate], list[WordUpdate]]:
+    def told(self, turn: int) -> Knowledge:
+        """Return what updates tell a thread that has read the word in a turn."""
+        if self.last < turn:
+            return self.all
+        told = self.earlier or Knowledge()
+        for update in self._before(turn):
+            told = told | update.told | update.arrival
+        return told
+
+    def _before(self, turn: int) -> list[WordUpdate]:
+        return self.updates if self.last < turn else [u for u in self.updates if u.turn < turn]
+
+    def seen(self, turn: int, comparison: int | None, value: int) -> tuple[list[WordUpdate], list[WordUpdate]]:
         """Return the updates that a thread must have seen whose wait has ended: those that were issued, and those that have arrived.
 
         These are the updates without which the condition would not hold. The wait may have seen more, but that would be luck.
         """
+        before = self._before(turn)
         if comparison is None or any(u.value is None or u.kind not in (*_SETS, *_ADDS) for u in self.updates):
-            return self.updates, self.updates
+            return before, before
         needed = self._setting if all(u.kind in _SETS for u in self.updates) else self._adding
-        return needed(comparison, value, WordUpdate.follows), needed(comparison, value, WordUpdate.arrives_after)
+        found = []
+        for after in (WordUpdate.follows, WordUpdate.arrives_after):
+            those = needed(self.updates, comparison, value, after)
+            if those is None and before is not self.updates:  # Later updates end what the wait has seen.
+                those = needed(before, comparison, value, after)
+            found.append(before if those is None else those)
+        return found[0], found[1]
 
-    def _setting(self, comparison: int, value: int, after: Callable[[WordUpdate, WordUpdate], bool]) -> list[WordUpdate]:
-        """Return the first update of each chain that satisfies the condition, if all others that do know of it."""
+    @staticmethod
+    def _setting(updates: list[WordUpdate], comparison: int, value: int, after: _After) -> list[WordUpdate] | None:
+        """Return the first update of each chain that satisfies the condition, if all others that do know of it; None if there is none."""
         first: list[WordUpdate] = []
-        for update in self.updates:
+        for update in updates:
             if not holds(update.value, comparison, value):  # type: ignore[arg-type]
                 first = [u for u in first if not update.follows(u)]
             elif not any(after(update, u) for u in first):
                 first.append(update)
         if not first:  # They were performed in another order.
-            return self.updates
+            return None
         return [u for u in first if all(other is u or after(other, u) for other in first)]
 
-    def _adding(self, comparison: int, value: int, after: Callable[[WordUpdate, WordUpdate], bool]) -> list[WordUpdate]:
-        """Return the updates that are necessary: without one of them and those after it, the condition does not hold."""
-        start, total = 0, self.base
-        for i, update in enumerate(self.updates):
+    def _adding(self, updates: list[WordUpdate], comparison: int, value: int, after: _After) -> list[WordUpdate] | None:
+        """Return the updates without one of which, and those after it, the condition does not hold; None if it does not with all."""
+        start, total = 0, self.first[1] + self.added
+        for i, update in enumerate(updates):
             if update.kind in _SETS:
                 start, total = i, update.value or 0
             else:
                 total += update.value or 0
         if not holds(total, comparison, value):  # It did, with some of them; which ones is not known.
-            return self.updates
-        needed = list(self.updates[: start + 1]) if self.updates[start].kind in _SETS else []
-        adds = [u for u in self.updates[start:] if u.kind in _ADDS]
+            return None
+        needed = list(updates[: start + 1]) if updates and updates[start].kind in _SETS else []
+        adds = [u for u in updates[start:] if u.kind in _ADDS]
         for i, update in enumerate(adds):
             without = total - sum(u.value or 0 for u in adds[i:] if u is update or after(u, update))
             if not holds(without, comparison, value):
