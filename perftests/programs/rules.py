@@ -12,11 +12,17 @@ fence in between. Atomics on one word need not be ordered. This is the contract;
 A collective makes accesses on every member, and only its own accesses are complete for each member. Any member may write into the dest of
 any other as soon as it has called, so earlier accesses must be complete for all members, except for small messages
 (pgas/api/collective.py).
+
+Programs are drawn by these rules. The search for races (``races()``) goes by docs/memory-model.md, which orders more: a fence and what the
+threads of a warp or block meet for also order what other threads do later, a load is complete when its thread goes on, collectives on one
+channel follow each other, and a broadcast writes only after its root has called.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from pgas.kernels.collectives import near
+from pgas.kernels.scope import BLOCK, THREAD
 from pgas.perftests.programs import operation as ops
 from pgas.perftests.programs.operation import Kind, Operation, Shape
 
@@ -41,6 +47,7 @@ class _Touch(NamedTuple):
     when: int
     class_: object = None  # for WORD: concurrent accesses of one class are allowed
     by: tuple[int, ...] = ()  # for a collective: the PEs that may perform it
+    channel: int = -1  # for the dest of a collective: calls on one channel write in turn
 
 
 class Race(NamedTuple):
@@ -54,11 +61,10 @@ class Race(NamedTuple):
 class _Access:
     """An access, and the threads with which it is ordered."""
 
-    __slots__ = ("before", "by", "by_load", "complete", "fenced", "number", "touch", "via")
+    __slots__ = ("before", "by", "complete", "fenced", "number", "touch", "via")
 
-    def __init__(self, touch: _Touch, number: int, via: int, by: int, before: int, *, by_load: bool = False) -> None:
+    def __init__(self, touch: _Touch, number: int, via: int, by: int, before: int) -> None:
         """via: the other PE of the operation. by: the threads that performed it. The module's docstring describes before."""
-        self.by_load = by_load
         self.touch, self.number, self.via, self.by, self.before, self.fenced = touch, number, via, by, before, 0
         self.complete = before if touch.when == DONE else 0
 
@@ -93,9 +99,9 @@ class Rules:
             if answered is None and self._races is None:
                 return False
             seen = [access for word in answered or () for access in self._carried.get((o.pe, word), [])]
-        touches = list(_touches(o, size) if o.team < 0 else _of_members(o, size, self._shape))
+        touches = list(_touches(o, size) if o.team < 0 else _of_members(o, size, self._shape, SMALL))
         if self._races is not None:
-            touches = [] if o.kind in _LOOKS else [_as_word(o, touch) for touch in touches if touch.lo < touch.hi]
+            touches = [] if o.kind in _LOOKS else [_as_word(o, touch) for touch in self._by_law(o) if touch.lo < touch.hi]
         if any(_overlap(a, b) and (a.mode, b.mode) != (READ, READ) for i, a in enumerate(touches) for b in touches[:i]):
             return False
         earlier = set()
@@ -123,6 +129,32 @@ class Rules:
         self._perform(o, actors, touches, earlier)
         self._number += 1
         return True
+
+    def _by_law(self, o: Operation) -> Iterator[_Touch]:
+        """Yield the accesses of an operation as docs/memory-model.md describes them, after what its threads meet for."""
+        size = self._shape.dtype.itemsize
+        if o.scope != ops.THREAD:
+            for pe in ops.callers(self._shape, o):
+                self._meet(self._actors(o, pe))
+        if o.team < 0:
+            yield from _touches(o, size)
+            return
+        together = o.scope != ops.THREAD or o.kind == Kind.BROADCAST or o.phase == self._shape.on_host
+        root = self._shape.teams[o.team][o.target]
+        for touch in _of_members(o, size, self._shape, near.staged(BLOCK if together else THREAD)):
+            if len(touch.by) > 1 and o.kind == Kind.BROADCAST:
+                yield touch._replace(by=(root,))
+            elif len(touch.by) > 1 and o.dest == o.source:  # What is there is needed first, so that the member has called.
+                yield touch._replace(by=(touch.pe,))
+            else:
+                yield touch
+
+    def _meet(self, actors: int) -> None:
+        """Let threads know of what the others have done before, and of their fences."""
+        for access in self._accesses:
+            _order(access, _MEETING, actors)
+            if access.fenced & actors:
+                access.fenced |= actors
 
     def _actors(self, o: Operation, *pes: int) -> int:
         """Return the threads that perform an operation, of these PEs or of all."""
@@ -156,20 +188,24 @@ class Rules:
     def _ordered(self, access: _Access, touch: _Touch, actors: int, o: Operation) -> bool:
         if access.complete & actors:
             return True
-        fenced = o.scope == ops.THREAD and access.fenced & access.before & actors
+        if self._races is not None and touch.channel >= 0 and touch.channel == access.touch.channel:
+            return True
+        fenced = (o.scope == ops.THREAD or self._races is not None) and access.fenced & access.before & actors
         return bool(fenced) and access.touch.when == SENT and (touch.when == SENT or touch.mode == WORD)
 
     def _perform(self, o: Operation, actors: int, touches: list[_Touch], earlier: set[int]) -> None:
         if o.kind in (Kind.FENCE, Kind.QUIET, Kind.QUIET_PE, Kind.FLUSH, Kind.SYNCTHREADS, *ops.MEETINGS):
             for access in self._accesses:
                 _order(access, o, actors)
+            if self._races is not None and o.kind == Kind.SYNCTHREADS:
+                self._meet(actors)
         # After a non-blocking call, threads of a warp or block are not ordered after each other's parts.
         together = actors & (actors - 1) == 0 or o.kind not in _NON_BLOCKING
         added = []
         for t in touches:
             own = self._actors(o, t.pe) if o.team >= 0 else actors
             own = own & -own if t.lo < 0 else own  # The first thread leaves a channel last.
-            added.append(_Access(t, self._number, o.target, own, own if together else 0, by_load=o.kind == Kind.LOAD))
+            added.append(_Access(t, self._number, o.target, own, own if together else 0))
         self._accesses += added
         if o.kind in ops.FLAGS:
             self._tell(o, actors, [a for a in added if a.touch.pe == o.target])
@@ -178,7 +214,7 @@ class Rules:
 
     def _read(self, access: _Access) -> int:
         """Return the threads for which an access needs no fence, because it has read when the call returns."""
-        return 0 if self._races is None or access.touch.mode != READ or access.touch.when != DONE or access.by_load else access.before
+        return 0 if self._races is None or access.touch.mode != READ or access.touch.when != DONE else access.before
 
     def _tell(self, o: Operation, actors: int, data: list[_Access]) -> None:
         """Record what a flag makes visible: fenced accesses that are complete or to the same PE, and the signal's own data."""
@@ -196,6 +232,7 @@ class Rules:
 
 
 _SCANS = (Kind.INSCAN, Kind.EXSCAN)
+_MEETING = Operation(Kind.SYNCTHREADS, 0, 0, 0)
 _LOOKS = (*ops.WAITS, *ops.SEVERAL, Kind.TEST, Kind.SIGNAL_FETCH)
 _NON_BLOCKING = (Kind.PUT_NBI, Kind.GET_NBI, Kind.PUT_SIGNAL_NBI)
 
@@ -259,8 +296,8 @@ def _overlap(a: _Touch, b: _Touch) -> bool:
     return a.pe == b.pe and a.lo < b.hi and b.lo < a.hi
 
 
-def _of_members(o: Operation, size: int, shape: Shape) -> Iterator[_Touch]:
-    """Yield the accesses of a collective. A channel is a byte before the region, which the collective writes."""
+def _of_members(o: Operation, size: int, shape: Shape, small: int) -> Iterator[_Touch]:
+    """Yield the accesses of a collective. A channel is a byte before the region. small: maximum size of messages that are staged."""
     members, place = shape.teams[o.team], 2 * o.team + o.channel
     written, read = o.nelems * o.dst_stride * size, o.nelems * o.src_stride * size
     for pe in members:
@@ -268,7 +305,8 @@ def _of_members(o: Operation, size: int, shape: Shape) -> Iterator[_Touch]:
         if o.kind not in ops.MEETINGS:
             if o.dest != o.source or o.kind not in ops.IN_PLACE:
                 yield _Touch(pe, o.source, o.source + read, READ, DONE, by=(pe,))
-            yield _Touch(pe, o.dest, o.dest + written, WRITE, DONE, by=(pe,) if o.nelems * size <= SMALL or o.kind in _SCANS else members)
+            own = o.nelems * size <= small or o.kind in _SCANS
+            yield _Touch(pe, o.dest, o.dest + written, WRITE, DONE, by=(pe,) if own else members, channel=place)
 
 
 def _as_word(o: Operation, touch: _Touch) -> _Touch:
