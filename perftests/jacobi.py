@@ -47,7 +47,7 @@ _LONG_STRIP, _PERSISTENT_THREADS, _PERSISTENT_BLOCKS = (16, 512, 2) if not pgas.
 #: Name in the output of the device that holds a part of the mesh.
 _PLACE = "PE" if pgas.SIMULATOR else "GPU"
 
-#: Indices in the array of signals.
+#: Indices in the array of signals, of even steps; those of odd steps follow, because two signals on one word are not ordered.
 _FROM_ABOVE, _FROM_BELOW = 0, 1
 
 _FULL, _QUARTER = 0xFFFFFFFF, np.float32(0.25)
@@ -156,7 +156,7 @@ def _persistent(a, b, rows, norms, totals, signal, up, up_halo, down, steps, ncc
     columns, strips = (a.shape[1] - 1 + width) // width, (rows - 1 + _LONG_STRIP) // _LONG_STRIP
     going = True
     while going and step < steps:
-        old, new = (a, b) if step % 2 == 0 else (b, a)
+        old, new, words = (a, b, 0) if step % 2 == 0 else (b, a, 2)
         check, square = step % nccheck == 0, np.float32(0)
         for tile in range(cuda.blockIdx.x, columns * strips, cuda.gridDim.x):
             x, first = tile % columns * width + cuda.threadIdx.x, 1 + tile // columns * _LONG_STRIP
@@ -166,16 +166,16 @@ def _persistent(a, b, rows, norms, totals, signal, up, up_halo, down, steps, ncc
             _add_up(norms, slot, square)
         grid.sync()
         if cuda.blockIdx.x == 0:
-            pgas.put_signal_block(new[up_halo], new[1], signal, _FROM_BELOW, step + 1, pgas.SIGNAL_SET, up)
+            pgas.put_signal_block(new[up_halo], new[1], signal, words + _FROM_BELOW, step + 1, pgas.SIGNAL_SET, up)
             if cuda.threadIdx.x == 0:
-                pgas.signal_wait_until(signal, _FROM_ABOVE, pgas.GE, step + 1)
+                pgas.signal_wait_until(signal, words + _FROM_ABOVE, pgas.GE, step + 1)
             if check:
                 pgas.reduce_block(pgas.TEAM_WORLD, totals[slot : slot + 1], norms[slot : slot + 1], pgas.SUM)
                 norms[1 - slot] = 0
         if cuda.blockIdx.x == cuda.gridDim.x - 1:
-            pgas.put_signal_block(new[0], new[rows], signal, _FROM_ABOVE, step + 1, pgas.SIGNAL_SET, down)
+            pgas.put_signal_block(new[0], new[rows], signal, words + _FROM_ABOVE, step + 1, pgas.SIGNAL_SET, down)
             if cuda.threadIdx.x == 0:
-                pgas.signal_wait_until(signal, _FROM_BELOW, pgas.GE, step + 1)
+                pgas.signal_wait_until(signal, words + _FROM_BELOW, pgas.GE, step + 1)
         grid.sync()
         if check:
             going, slot = totals[slot] > tolerance * tolerance, 1 - slot
@@ -205,7 +205,7 @@ class _Mesh:
         make = cuda.device_array if alone else pgas.empty
         self.a, self.b, self.norms, self.totals = (make(shape, np.float32) for shape in (self._start.shape, self._start.shape, 2, 2))
         if not alone:
-            self.signal, self.taken = pgas.zeros(2, np.uint64), pgas.zeros(1, np.int64)
+            self.signal, self.taken = pgas.zeros(4, np.uint64), pgas.zeros(1, np.int64)
 
     def reset(self) -> None:
         """Set the state before the first step."""
@@ -269,7 +269,7 @@ class _Persistent:
 
     def __call__(self, steps: int, nccheck: int, say: Callable[[int, float], None]) -> int:
         m = self._mesh
-        m.signal.copy_to_device(np.zeros(2, np.uint64))
+        m.signal.copy_to_device(np.zeros(4, np.uint64))
         pgas.barrier_all()
         neighbors = m.up, m.up_halo, m.down
         arguments = (m.a, m.b, m.rows, m.norms, m.totals, m.signal, *neighbors, steps, nccheck, _TOLERANCE, m.taken)

@@ -47,19 +47,19 @@ def persistent(a, b, signal, up, down, steps):
     """One kernel performs all steps, with signals between neighbors and a grid barrier between blocks."""
     rows, columns, grid = a.shape[0] - 2, a.shape[1], cuda.cg.this_grid()
     for step in range(steps):
-        old, new = (a, b) if step % 2 == 0 else (b, a)
+        old, new, words = (a, b, 0) if step % 2 == 0 else (b, a, 2)  # the words alternate: signals on one word are not ordered
         for first in range(1 + cuda.blockIdx.x * STRIP, rows + 1, cuda.gridDim.x * STRIP):
             for x in range(1 + cuda.threadIdx.x, columns - 1, cuda.blockDim.x):
                 walk(new, old, x, first)
         grid.sync()  # the rows are complete, whichever blocks computed them
         if cuda.blockIdx.x == 0:
-            pgas.put_signal_block(new[rows + 1], new[1], signal, FROM_BELOW, step + 1, pgas.SIGNAL_SET, up)
+            pgas.put_signal_block(new[rows + 1], new[1], signal, words + FROM_BELOW, step + 1, pgas.SIGNAL_SET, up)
             if cuda.threadIdx.x == 0:
-                pgas.signal_wait_until(signal, FROM_ABOVE, pgas.GE, step + 1)
+                pgas.signal_wait_until(signal, words + FROM_ABOVE, pgas.GE, step + 1)
         if cuda.blockIdx.x == cuda.gridDim.x - 1:
-            pgas.put_signal_block(new[0], new[rows], signal, FROM_ABOVE, step + 1, pgas.SIGNAL_SET, down)
+            pgas.put_signal_block(new[0], new[rows], signal, words + FROM_ABOVE, step + 1, pgas.SIGNAL_SET, down)
             if cuda.threadIdx.x == 0:
-                pgas.signal_wait_until(signal, FROM_BELOW, pgas.GE, step + 1)
+                pgas.signal_wait_until(signal, words + FROM_BELOW, pgas.GE, step + 1)
         grid.sync()  # the neighbors' rows are visible to all blocks
 
 
@@ -75,10 +75,10 @@ with pgas.init():
     plate = np.zeros((args.ny, args.nx), np.float32)
     plate[:, [0, -1]] = np.sin(2 * np.pi * np.arange(args.ny) / (args.ny - 1))[:, None]  # the edges, which do not change
     start = np.take(plate, range(me * rows - 1, me * rows + rows + 1), axis=0, mode="wrap")  # with a halo row above and below
-    a, b, signal = pgas.array(start), pgas.array(start), pgas.zeros(2, np.uint64)
+    a, b, signal = pgas.array(start), pgas.array(start), pgas.zeros(4, np.uint64)
     configured, by_p = one_step[(-(-(args.nx - 1) // args.threads), -(-rows // STRIP)), args.threads], args.version == "p"
     for steps in (2, args.steps):  # the first run includes compilation
-        a.copy_to_device(start), b.copy_to_device(start), signal.copy_to_device(np.zeros(2, np.uint64))
+        a.copy_to_device(start), b.copy_to_device(start), signal.copy_to_device(np.zeros(4, np.uint64))
         pgas.barrier_all()
         began = time.perf_counter()
         if args.version == "persistent":

@@ -283,6 +283,8 @@ class Mistakes:
         line = self.order.site(carrier.access).line
         if carrier.access.pe != a.pe:
             return "quiet", f"the signal of line {line} goes to another PE; a quiet must come before it"
+        if a.chain is not None and carrier.is_signal:
+            return "fence", f"a later signal of line {line} may arrive first: a fence or credit between the two, or another word, is needed"
         if "put" in a.what and carrier.access.atom and carrier.is_signal:
             return "put_signal or fence", f"the signal of line {line} does not order it: use put_signal, or a fence between them"
         return "fence", f"line {line} does not order it; a fence must come before that"

@@ -10,7 +10,9 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import examples
 import pytest
+import without_order
 from jobs import mpirun
 
 from pgas.check.log import ACQUIRED, HAS_MET, LOAD, MEETS, MET, UPDATE, merged
@@ -128,3 +130,15 @@ def test_the_command_reports_and_returns_3(tmp_path):
     assert '"missing": "put_signal or fence"' in (tmp_path / "found.json").read_text()
     done = subprocess.run([*command[:5], HERE / "signal_after_put.py", "right"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, "pgas:" in done.stdout) == (0, False), done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", without_order.PAGES, ids=lambda page: page.stem)
+def test_the_programs_of_the_docs_are_ordered(tmp_path, page):
+    """All their commands; on the page of the memory model, with the argument that makes the program right."""
+    for name, text in examples.programs(page).items():
+        one = page.stem == "memory-model"
+        of_name = [without_order.right_form(page, name)] if one else [c for c in examples.commands(page) if c.arguments[0] == name]
+        for i, command in enumerate(of_name):
+            said = [found for _, _, found in without_order.rows(command, text, tmp_path / f"{name}.{i}", ())]
+            assert said == ["a write that ends the wait (8, 8)" if name == "forgotten.py" else "not found"], command

@@ -78,12 +78,9 @@ def perform(folder, name, arguments):
         (form / "begun").touch()
 
 
-def rows(page, name, text, folder):
-    """Yield (line, operation, missing links) for the program as it is, and for each of its forms."""
-    command = right_form(page, name)
-    if command is None:
-        return
-    forms = [(0, "as it is", text), *removals(text)]
+def rows(command, text, folder, removed):
+    """Yield (line, operation, missing links) for a command's program as it is, and for forms with something removed."""
+    name, forms = command.arguments[0], [(0, "as it is", text), *removed]
     for i, (_, _, form) in enumerate(forms):
         (folder / str(i) / "log").mkdir(parents=True)
         (folder / str(i) / name).write_text(form)
@@ -115,8 +112,11 @@ def main(wanted):
         for name, text in programs(page).items():
             if any(w.startswith(f"{label}:") for w in wanted) and f"{label}:{name}" not in wanted:
                 continue
+            command = right_form(page, name)
+            if command is None:
+                continue
             folder = Path(tempfile.mkdtemp(prefix="pgas-without-"))
-            for number, operation, said in rows(page, name, text, folder):
+            for number, operation, said in rows(command, text, folder, removals(text)):
                 print(f"| {label} | {name} | {number} | {operation} | {said} |", flush=True)
             shutil.rmtree(folder)
 
