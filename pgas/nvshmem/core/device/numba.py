@@ -30,7 +30,7 @@ DIFFERS = {
         map("".join, itertools.product(("put", "get", "put_signal"), ("", "_nbi"), FORMS)),
         "both arrays must have the same number of dimensions; for `put_signal`, also the same size, if they have several",
     ),
-    "fcollect": "each thread that calls it performs it, one after another; on all members, equally many threads must call it",
+    "fcollect": "each thread performs it in its turn; on all members, equally many threads must call it, with the same operands",
     "get_peer_array": "in the simulator, access to memory that is not mapped raises an error instead of ending the process",
 }  # fmt: skip
 
