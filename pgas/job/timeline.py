@@ -8,6 +8,7 @@ among all PEs.
 import contextlib
 import importlib
 import itertools
+import os
 import socket
 import threading
 import time
@@ -119,6 +120,7 @@ class Timeline:
         self._file.tell(
             job={
                 **job,
+                "id": exchange(os.urandom(8).hex())[0],  # the same on all PEs, and of no other job
                 "machine": socket.gethostname(),
                 "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
                 "version": __version__,

@@ -143,8 +143,9 @@ def read(names: Iterable[str]) -> Trace:
     if not pes:
         raise PgasError(f"there is no trace file of a PE among {', '.join(path for path, *_ in cards)}")
     numbers = [pe.pe for pe in pes]
-    if len(set(numbers)) < len(numbers) or len({pe.job["n_pes"] for pe in pes}) > 1:
-        listed = ", ".join(f"{pe.path} is of PE {pe.pe} of {pe.job['n_pes']}" for pe in pes)
+    if len(set(numbers)) < len(numbers) or len({pe.job["id"] for pe in pes}) > 1:
+        jobs = list(dict.fromkeys(pe.job["id"] for pe in pes))
+        listed = ", ".join(f"{pe.path} is of PE {pe.pe} of {pe.job['n_pes']} in job {jobs.index(pe.job['id']) + 1}" for pe in pes)
         raise PgasError(f"the trace files are of different jobs: {listed}; name the files of one job")
     order = np.argsort(numbers)
     pes, records = [pes[i] for i in order], [records[i] for i in order]

@@ -12,6 +12,7 @@ import pytest
 from jobs import also
 from jobs import job as job
 from jobs import real_job as real_job
+from written import WrittenPE
 
 from pgas.base import events, parameters
 from pgas.base.errors import PgasError, TransportError
@@ -254,6 +255,10 @@ def test_wrong_files(tmp_path):
     file.close()
     with pytest.raises(PgasError, match="the job did not begin"):
         read([f"{tmp_path}/early"])
+    for pe, of in enumerate("ab"):
+        WrittenPE(f"{tmp_path}/t", pe, job=of).file.close()
+    with pytest.raises(PgasError, match=r"of different jobs: .*t.0 is of PE 0 of 2 in job 1, .*t.1 is of PE 1 of 2 in job 2; name"):
+        read([f"{tmp_path}/t"])
 
 
 def test_a_file_that_cannot_be_written(job, tmp_path):

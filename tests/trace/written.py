@@ -10,10 +10,10 @@ SIGNAL = window.BASE + window.HEAP_OFFSET + 64
 class WrittenPE:
     """The trace file of a PE, with events at times in µs."""
 
-    def __init__(self, base, pe, n_pes=2):
+    def __init__(self, base, pe, n_pes=2, job="a"):
         self.pe, self._tickets = pe, {}
         self.file = events.TraceFile(f"{base}.{pe}", 64)
-        job = {"pe": pe, "n_pes": n_pes, "transport": "p2p", "reason": "", "gpu": "", "near": [0, 1], "qpns": [],
+        job = {"id": job, "pe": pe, "n_pes": n_pes, "transport": "p2p", "reason": "", "gpu": "", "near": [0, 1], "qpns": [],
                "machine": "m", "boot": "b",
                "version": "", "operations": list(operation.NAMES), "collectives": list(operation.COLLECTIVES), "num_qps": 0,
                "window": [window.BASE, window.STRIDE_SHIFT, window.HEAP_OFFSET]}  # fmt: skip
