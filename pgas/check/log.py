@@ -153,7 +153,7 @@ def _head(pe: int, groups: Iterator[_Group], first: _Group) -> tuple[bool, int, 
 
 
 def _in_turn(path: Path) -> Iterator[_Group]:
-    """Yield the events of a log in groups that begin with a turn."""
+    """Yield the events of a log in groups that begin with a turn, and in parts of those that have many."""
     turn = -1
     group: list[Event] = []
     for event in _read(path):
@@ -162,6 +162,9 @@ def _in_turn(path: Path) -> Iterator[_Group]:
             if group:
                 yield turn, group
             turn, group = max(turn, event[at]), []
+        elif len(group) == _BATCH:
+            yield turn, group
+            group = []
         group.append(event)
     if group:
         yield turn, group

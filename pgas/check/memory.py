@@ -124,8 +124,11 @@ class Shadow:
                 page.writes[lo:hi] = [new] * (hi - lo)
             page.reads[lo:hi] = [None] * (hi - lo)
 
-    def read(self, new: MemoryAccess, state: Knowledge, addr: int, nbytes: int) -> None:
-        """Like access() for a load of one element; faster if it fits into cells of 4 bytes."""
+    def read(self, new: MemoryAccess, state: Knowledge, addr: int, nbytes: int, known: set[Entry]) -> None:
+        """Like access() for a load of one element; faster if it fits into cells of 4 bytes.
+
+        known: writes that are ordered before loads of this thread in this state, to which others are added.
+        """
         page = self._pages.get(addr >> _PAGE_SHIFT)
         if page is None or not page.shift or (addr | nbytes) & 3 or (addr & _PAGE - 1) + nbytes > _PAGE:
             self.access(new, state, addr, nbytes)
@@ -135,8 +138,9 @@ class Shadow:
             old = page.reads[cell]
             if old is new:  # No write since, because it would have removed this.
                 continue
-            if page.writes[cell] is not None:
-                self._check(page.writes, cell, cell + 1, new, state, thread, -1, addr)
+            written = page.writes[cell]
+            if written is not None and written not in known and self._check(page.writes, cell, cell + 1, new, state, thread, -1, addr):
+                known.add(written)
             page.reads[cell] = new if old is None else _with(old, new, state, thread, -1)
 
     def writers(self, addr: int) -> tuple[MemoryAccess, ...]:
@@ -160,13 +164,17 @@ class Shadow:
 
     def _check(
         self, cells: list[Entry], lo: int, hi: int, new: MemoryAccess, state: Knowledge, thread: int, remote: int, addr: int
-    ) -> None:
+    ) -> bool:
+        """Tell of the accesses in cells that are not ordered before a new one; return whether all are."""
+        ordered = True
         for entry in (cells[lo],) if hi - lo == 1 else set(cells[lo:hi]):
             if entry is None or entry is new:
                 continue
             for old in _members(entry):
                 if old.conflicts(new) and not old.ordered_before(state, thread, remote):
                     self._race(old, new, addr, state)
+                    ordered = False
+        return ordered
 
 
 def _members(entry: Entry) -> tuple[MemoryAccess, ...]:

@@ -78,10 +78,16 @@ class Thread:
     pending: Knowledge | None = None  #: what atomics have returned, until a fence
     epoch: Epoch | None = None
     accesses: dict[Any, MemoryAccess] = field(default_factory=dict)
+    known: set[memory.Entry] = field(default_factory=set)  #: writes that are ordered before this thread's loads now
 
     @property
     def pe(self) -> int:
         return self.block.launch.pe
+
+    def changed(self) -> None:
+        """Forget what was derived from the thread's state and position."""
+        self.accesses.clear()
+        self.known.clear()
 
     def now(self) -> Epoch:
         """Return the position of the thread's next event."""
@@ -252,14 +258,14 @@ class Order:
         """Distinguish a thread's later events from those that it has told others about."""
         self._tick += 1
         thread.tick, thread.epoch = self._tick, None
-        thread.accesses.clear()
+        thread.changed()
 
     def _learns(self, thread: Thread, told: Knowledge) -> None:
         """Let a thread know what others have told."""
         state = thread.state | told
         if state is not thread.state:
             thread.state = state
-            thread.accesses.clear()
+            thread.changed()
 
     # The program and its kernels
 
@@ -371,7 +377,7 @@ class Order:
             self.findings.awaited(addr)
         access = self._access(thread, READ, site, "is read")
         self.findings.pending = thread.pending
-        self._memory.read(access, thread.state, _global(addr, pe), nbytes)
+        self._memory.read(access, thread.state, _global(addr, pe), nbytes, thread.known)
 
     def _store(self, pe: int, number: int, addr: int, nbytes: int, site: int, *, same: bool = False) -> None:
         thread = self._by_host(pe, number)
@@ -409,7 +415,7 @@ class Order:
         """Note what the writers of a value told that an atomic has returned: loads and stores may use it after a fence only."""
         thread.pending = told if thread.pending is None else thread.pending | told
         thread.state = thread.state | Knowledge(happened=told.happened, sources=told.sources)
-        thread.accesses.clear()
+        thread.changed()
 
     def _cuda_fence(self, pe: int, number: int, scope: str) -> None:
         thread = self._thread(pe, number)
@@ -528,7 +534,7 @@ class Order:
     def _takes_pending(thread: Thread) -> None:
         if thread.pending is not None:
             thread.state, thread.pending = thread.state | thread.pending, None
-            thread.accesses.clear()
+            thread.changed()
 
     # Order
 

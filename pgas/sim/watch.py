@@ -62,13 +62,17 @@ def _element(array: Any, idx: Any) -> tuple[int, int] | None:
     if found is None:
         return None
     address, strides, shape, nbytes = found
+    if type(idx) is int and len(shape) == 1:
+        return address + (idx + shape[0] if idx < 0 else idx) * strides[0], nbytes
     indices = idx if type(idx) is tuple else (idx,)
     if len(indices) != len(shape):
         return None
     for i, stride, n in zip(indices, strides, shape, strict=True):
-        if not isinstance(i, (int, np.integer)):
-            return None
-        address += (int(i) + n if i < 0 else int(i)) * stride
+        if type(i) is not int:
+            if not isinstance(i, (int, np.integer)):
+                return None
+            i = int(i)
+        address += (i + n if i < 0 else i) * stride
     return address, nbytes
 
 
