@@ -413,11 +413,12 @@ class Job(Collective):
             if self.traffic is not None:
                 self.traffic.report(self.exchange)
             leaks = "\n".join(filter(None, ("" if self.my_pe else self.heap.unfreed(), self.teams.unfreed())))
-            self.health.detector.end()
-            self.exchange(None)  # So that no PE ends while another still watches it.
             self.local.clear()
-            if self.nic is not None:
-                self.nic.leave()
+            self.health.detector.end()
+            self.exchange(None)  # So that no PE ends while another still watches it, and the software NIC not while one uses it.
+            if self.nic is not None and self.nic.process:
+                self.nic.end_process()
+                self.exchange(None)  # PE 0 waits for the software NIC's process, which would compete with the ends of all other PEs.
         except BaseException as error:
             self._leave(error)  # Otherwise, the others would wait for this PE.
             raise

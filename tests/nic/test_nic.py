@@ -297,7 +297,23 @@ def test_trace(job):
     ):
         assert re.search(wanted, ended.err), f"{wanted}\n{ended}"
     assert re.search(r"RDMA_WRITE[^\n]*\n000: 00000008 ", ended.err), ended  # opmod 0, index 0, opcode 8
-    assert "DESTROY" not in ended.err, ended  # finalize() leaves the card, which destroys all objects of the PEs together
+    assert "DESTROY" not in ended.err, ended  # finalize() ends the card with all objects
+
+
+def test_finalize_ends_the_card_before_any_pe_goes_on(job):
+    """Otherwise, the ends of the PEs compete with it for the processors, and PE 0 waits seconds for it on a node of many PEs."""
+    text = """
+from pgas.job import runtime
+card = runtime.current().nic.process
+local = pgas.register(np.zeros(4096, np.int32))
+os.kill(card, 0)
+pgas.free(source); pgas.free(dest); pgas.finalize()
+attempt(os.kill, card, 0)
+"""
+    ended = job(INIT + text, PGAS_TRANSPORT="ibgda", npes=3)
+    assert ended.status == 0, ended
+    for pe in range(3):
+        assert ended.only_line(pe) == "ProcessLookupError: [Errno 3] No such process", ended
 
 
 @pytest.mark.parametrize("first", [jobs.also(2**16 - 3), 2**32 - 3])

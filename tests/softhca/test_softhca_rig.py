@@ -42,7 +42,7 @@ def test_a_register_that_a_cpu_rings():
         assert (pes[1].word(8), a.counters()["doorbells"]) == (value, value)
     for pe in pes:
         pe.close()
-    process.close()
+    process.end()
 
 
 def test_a_pe_that_leaves_leaves_nothing(card, pes, observer):

@@ -150,7 +150,7 @@ def test_the_card_ends_when_its_last_pe_is_killed(own_card, program):
     victim.kill()
     wait_until(lambda: gone(own_card.pid), "the card outlives its PEs")
     wait_until(lambda: own_card.name not in client.find(), "its socket remains")
-    own_card.close()
+    own_card.end()
 
 
 def test_the_card_ends_when_all_pes_have_come_and_gone(own_card):
@@ -165,8 +165,8 @@ def test_the_card_ends_when_all_pes_have_come_and_gone(own_card):
     with pytest.raises(TransportError, match="gone"):
         watching.counters()
     watching.close()
-    own_card.close()
-    own_card.close()
+    own_card.end()
+    own_card.end()
 
 
 def test_the_card_ends_with_the_process_that_started_it(program):
@@ -220,7 +220,7 @@ def test_the_card_outlives_the_thread_that_started_it():
     assert not qp.run(wqe.nop).is_error
     assert not gone(started[0].pid)
     pe.close()
-    started[0].close()
+    started[0].end()
     assert gone(started[0].pid)
 
 
@@ -237,7 +237,7 @@ def test_calls_after_the_card_was_killed(own_card):
         with pytest.raises(TransportError, match="the software NIC is gone"):
             call()
     pe.close()
-    own_card.close()
+    own_card.end()
     with pytest.raises(TransportError, match="no software NIC at"):
         client.SoftHCA(own_card.name, 1, [])
     assert own_card.name not in client.find()
@@ -409,7 +409,7 @@ def test_trace_and_faults_from_the_start(capfd):
     rig.connect(qp, qp)
     assert qp.fail(wqe.nop) == (Syndrome.REMOTE_ACCESS_ERR, Vendor.INJECTED)
     pe.close()
-    process.close()
+    process.end()
     printed = capfd.readouterr().err
     assert "cmd PE 0 CREATE_QP: OK" in printed
     assert f"wqe PE 0 qpn {qp.qpn:#08x} index 0: NOP" in printed

@@ -78,5 +78,5 @@ class _Device:
             setting.warn(f"a CPU thread rings the doorbells of {choice.name}, which is slower: {adapter.why_by_cpu}")
         return adapter
 
-    def end(self, *, orderly: bool) -> None:
+    def end(self) -> None:
         """Do nothing; see begin()."""

@@ -190,8 +190,8 @@ class Opener(Protocol):
             shared: (address, nbytes, descriptor) of this PE's segments.
         """
 
-    def end(self, *, orderly: bool) -> None:
-        """End the process of begin(); called only on PE 0. orderly: whether all PEs have closed their adapters or are about to."""
+    def end(self) -> None:
+        """End the process of begin(), even if PEs have not closed their adapters yet; called only on PE 0. Further calls do nothing."""
 
 
 def execute(adapter: Adapter, command: Command, op_mod: int = 0, *, klms: bytes = b"", **values: Any) -> dict[str, Any]:

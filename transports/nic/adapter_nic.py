@@ -58,7 +58,7 @@ class AdapterNIC(NIC):
             if self._me != 0:
                 return "", 0
             begun = self._opener.begin(self._n_pes)
-            self._made.callback(lambda: self._opener.end(orderly=self._orderly))
+            self._made.callback(self._opener.end)
             return begun
 
         self._adapter_name, self.process = self._everywhere(begin)[0]
@@ -129,6 +129,10 @@ class AdapterNIC(NIC):
         self._memory.fill(self._slot + window.QUEUE_OFFSET + CELL_BYTES, len(self.queues) * Queues.nbytes(self._depth), 0)
         for address, nbytes in ((layout.CELL_TICKET, 8), (layout.USED, 8 * layout.USED_WORDS), (layout.CELL_TAKEN, 8 * layout.N_CELLS)):
             self._memory.fill(address, nbytes, 0)
+
+    def end_process(self) -> None:
+        if self._me == 0:
+            self._opener.end()
 
     def counts(self) -> dict[str, int]:
         return self.adapter.counts()

@@ -89,7 +89,6 @@ class NIC(ABC):
         self._num, self._depth = part.constants.num_qps, part.constants.depth
         self._slot = window.slot(part.me)
         self._made = contextlib.ExitStack()
-        self._orderly = False  # whether all PEs leave the NIC together
         try:
             self._prepare()
             self._everywhere(self._create)
@@ -318,9 +317,8 @@ class NIC(ABC):
     def stop(self) -> None:  # noqa: B027  # only some NICs have a thread
         """Stop the thread that serves kernels, if there is one. Further calls do nothing."""
 
-    def leave(self) -> None:
-        """Note that all PEs are about to close the NIC, and that no PE uses it anymore."""
-        self._orderly = True
+    def end_process(self) -> None:  # noqa: B027  # only a software NIC has a process
+        """End the software NIC's process if this PE started it. No PE may use the NIC anymore. Further calls do nothing."""
 
     def close(self) -> None:
         """Release the NIC and all its objects. Further calls do nothing."""

@@ -96,6 +96,6 @@ class SoftwareCard:
 
         return client.SoftHCA(name, self._me, shared, None if self._gpu is None else map_registers, rung_by_cpu=self._rung_by_cpu)
 
-    def end(self, *, orderly: bool) -> None:
+    def end(self) -> None:
         if self._process is not None:
-            self._process.close() if orderly else self._process.end()
+            self._process.end()

@@ -41,19 +41,14 @@ class SoftHCAProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def close(self, timeout_s: float = 10.0) -> None:
-        """Wait until the software NIC ends after its PEs have left; after the timeout, end it. Further calls do nothing."""
+    def end(self, timeout_s: float = 15.0) -> None:
+        """End the software NIC now, even if it is in use; kill it after the timeout. Further calls do nothing."""
+        _hang_up(self._control)
         try:
-            self._process.wait(timeout_s if self._control.fileno() >= 0 else None)
+            self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._control.close()
-
-    def end(self) -> None:
-        """End the software NIC now, even if it is in use."""
-        _hang_up(self._control)
-        self.close()
 
 
 def start(

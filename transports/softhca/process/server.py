@@ -40,8 +40,11 @@ _TRACE_INTERVAL_S = 0.02
 #: Seconds between checks of the engine.
 _CHECK_INTERVAL_S = 1.0
 
-#: Seconds in which the software NIC can end in order after its parent has ended.
+#: Seconds in which the server must notice that it should end, because it may be busy with a request.
 _GRACE_S = 1.0
+
+#: Seconds in which it can then stop the engine and complete the trace file.
+_STOP_S = 10.0
 
 #: Seconds that a software NIC with a failed engine stays. Under MPS, the failure of a PE process causes the engine to fail, and the other
 #: PEs must detect the failure of the PE first.
@@ -73,7 +76,10 @@ class Server:
         self._listener.listen(64)
 
     def run(self) -> None:
-        """Serve until the job has ended. Raises Exception if the engine has ended, for example after a CUDA error."""
+        """Serve until the job has ended. Raises Exception if the engine has ended, for example after a CUDA error.
+
+        At the end of a job, PE 0 closes the control socket, and nothing is destroyed object by object.
+        """
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ, self._accept)
             for end in self._ends:
@@ -81,8 +87,9 @@ class Server:
             while not self._over():
                 gone = []
                 for key, _ in selector.select(_TRACE_INTERVAL_S if self._card.tracing else _CHECK_INTERVAL_S):
-                    if key.data is None:
-                        return  # because the parent has ended, or has closed the control socket
+                    if key.data is None:  # The parent has ended, or has closed the control socket.
+                        self._print_trace()
+                        return
                     if isinstance(key.data, Connection):
                         if not self._serve(key.data):
                             selector.unregister(key.data.socket)
@@ -93,9 +100,12 @@ class Server:
                             selector.register(connection.socket, selectors.EVENT_READ, connection)
                 self._leave(gone)
                 self._card.engine.check()
-                if self._trace_to_stderr:
-                    for entry in self._card.take_trace():
-                        print(entry, file=sys.stderr, flush=True)
+                self._print_trace()
+
+    def _print_trace(self) -> None:
+        if self._trace_to_stderr:
+            for entry in self._card.take_trace():
+                print(entry, file=sys.stderr, flush=True)
 
     def _over(self) -> bool:
         return self._came >= self._n_pes and not self._connections
@@ -277,13 +287,17 @@ _PE: dict[RequestKind, Callable[..., Any]] = {
 }
 
 
-def _end_after(*descriptors: int) -> None:
-    """End this process soon after one of these descriptors is readable, even during a request, or if the engine hangs."""
+def _end_after(noticed: threading.Event, *descriptors: int) -> None:
+    """End this process soon after one of these descriptors is readable, even during a request, or if the engine hangs.
+
+    noticed: set when the server has ended, so that only the engine and the trace file are left.
+    """
     poller = select.poll()
     for descriptor in descriptors:
         poller.register(descriptor, select.POLLIN)
     poller.poll()
-    time.sleep(_GRACE_S)
+    if noticed.wait(_GRACE_S):
+        time.sleep(_STOP_S)
     os._exit(1)
 
 
@@ -310,7 +324,8 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if os.getppid() != options.parent:  # the parent has ended, and its pid belongs to another process
         return
-    threading.Thread(target=_end_after, args=(options.control, parent), name="softhca-end", daemon=True).start()
+    noticed = threading.Event()
+    threading.Thread(target=_end_after, args=(noticed, options.control, parent), name="softhca-end", daemon=True).start()
     control = socket.socket(fileno=options.control)
     try:
         engine = engines.make(options.engine, options.device, options.sms)
@@ -330,4 +345,5 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"pgas: the software NIC cannot continue: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         time.sleep(_NEWS_S)
         os._exit(1)  # skip CUDA's exit handlers, which may wait
+    noticed.set()
     card.stop()
