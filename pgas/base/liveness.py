@@ -7,6 +7,7 @@ long wait in MPI_Finalize, because that call holds the GIL, so that no thread of
 
 import contextlib
 import fcntl
+import math
 import os
 import select
 import struct
@@ -311,7 +312,7 @@ def _be_at_end(me: int, call: str, seconds: float, pes: Mapping[int, int]) -> No
             late += stopped_launcher(parent(pes[me]))
             if late:  # Otherwise, all other PEs are through, and this machine is only busy.
                 _print(long_wait(f"PE {me}", f"{listed(late)} in {call}", seconds))
-        select.select([parent_ended], [], [])  # Until then, the other reporting processes must find this one.
+        readable(parent_ended, math.inf)  # Until then, the other reporting processes must find this one.
 
 
 def _parents_of_reports() -> set[int]:

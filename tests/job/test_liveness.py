@@ -1,7 +1,9 @@
 """Deaths of processes: which one died, how, and which process reports it. The tests start the processes."""
 
+import fcntl
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -286,3 +288,28 @@ def test_a_failure_after_a_death_follows_from_it(monkeypatch, death):
     monkeypatch.setattr(ending, "end_all", lambda bootstrap, explain, *, after: ends.append(after))
     ending._fail(SimpleNamespace(size=2), SimpleNamespace(health=health), ConnectionResetError(), lambda: None)
     assert ends == [death is not None]
+
+
+def test_descriptors_above_those_of_select(sleeper, monkeypatch):
+    """A process that reports a long wait at the end of a PE waits for the PE's end, whatever the number of its descriptor."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2048), limits[1]))
+    opened, pidfd_open = [], os.pidfd_open
+
+    def open_above(pid):
+        low = pidfd_open(pid)
+        opened.append(fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1025))
+        os.close(low)
+        return opened[-1]
+
+    monkeypatch.setattr(os, "pidfd_open", open_above)
+    process = sleeper()
+    threading.Timer(0.3, process.kill).start()
+    try:
+        liveness._be_at_end(0, "MPI_Finalize", 0.1, {0: process.pid})
+        assert liveness.readable(opened[0], 0)
+        assert opened[0] > 1024
+    finally:
+        for fd in opened:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
