@@ -6,10 +6,12 @@ import importlib
 import os
 import pickle
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 from concurrent import futures
 from pathlib import Path
@@ -300,6 +302,34 @@ def test_abort_ends_the_world(mpi):
     with pytest.raises(SystemExit) as ended:
         protocol.find(Communicator()).abort(7)
     assert ended.value.code == 7
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+@pytest.mark.parametrize("reads", [True, False])
+def test_abort_waits_for_the_reader_of_what_was_printed(reads, kind):
+    """mpirun drops what it has not read. The wait is bounded, in case mpirun is stopped."""
+    program = textwrap.dedent(
+        """
+        import os, sys
+        from types import SimpleNamespace
+        from pgas.job.bootstrap import mpi
+
+        mpi._READ_S = float(sys.argv[1])
+        world = mpi.MPIBootstrap.__new__(mpi.MPIBootstrap)
+        world._mpi = SimpleNamespace(COMM_WORLD=SimpleNamespace(Abort=os._exit))
+        print("why")
+        world.abort(7)
+        """
+    )
+    ours, theirs = socket.socketpair() if kind == "socket" else map(open, os.pipe(), "rw")
+    with ours, subprocess.Popen([sys.executable, "-c", program, "30" if reads else "0.5"], stdout=theirs.fileno()) as process:
+        theirs.close()
+        assert select.select([ours], [], [], 30)[0]  # It has printed.
+        if reads:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(1)
+            assert os.read(ours.fileno(), 9) == b"why\n"
+        assert process.wait(20) == 7
 
 
 def test_node_name_has_host_boot_and_namespaces():

@@ -16,11 +16,14 @@ from pgas.base.errors import BootstrapError
 from pgas.base.launcher import Launched
 from pgas.base.remedies import mend
 from pgas.base.waits import overdue, patience, say, until
-from pgas.job.bootstrap.processes import flush, siblings
+from pgas.job.bootstrap.processes import await_readers, siblings
 from pgas.job.bootstrap.shared_files import forget_early, forget_shared_files, guard_shared_files
 
 #: Seconds for MPI to end a job.
 _ABORT_S = 5.0
+
+#: Maximum number of seconds for mpirun to read what this process has printed, and seconds for it to print that.
+_READ_S, _PRINT_S = 5.0, 0.2
 
 #: Variables of mpirun for the number of its processes on this node.
 _LOCAL_SIZES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE")
@@ -125,9 +128,8 @@ class MPIBootstrap:
     def abort(self, status: int) -> NoReturn:
         """End all processes of MPI_COMM_WORLD, because other PEs may wait in kernels for this one."""
         # SIGALRM kills this process if MPI waits for an mpirun that is gone, or CUDA's exit handlers for a kernel that never ends.
-        signal.setitimer(signal.ITIMER_REAL, _ABORT_S)
-        flush()
-        time.sleep(0.2)  # mpirun drops output that it has not read before the abort.
+        signal.setitimer(signal.ITIMER_REAL, _READ_S + _ABORT_S)
+        _let_launcher_read()
         with contextlib.suppress(OSError), open(os.devnull, "w") as nobody:
             os.dup2(nobody.fileno(), 2)  # To suppress MPICH's message about MPI_Abort, because the reason has already been printed.
         self._mpi.COMM_WORLD.Abort(status)
@@ -145,6 +147,12 @@ class MPIBootstrap:
         """Free the duplicate, unless MPI has ended or a rank has left, because freeing is collective and that rank would take no part."""
         if not self._left and not self._gone and not self._mpi.Is_finalized() and self._making.Test():
             self._comm.Free()
+
+
+def _let_launcher_read() -> None:
+    """Wait for mpirun, which drops output that it has not read before it ends the job; on a busy machine, it reads seconds later."""
+    await_readers(_READ_S)
+    time.sleep(_PRINT_S)
 
 
 def world(launched: Launched) -> MPIBootstrap:
@@ -199,7 +207,7 @@ def _end_without(started: dict[int, int]) -> None:
     ended = sorted(set(range(count)) - set(started)) if max(started, default=0) < count else []
     who = liveness.listed([f"PE {pe}" for pe in ended]) if ended else f"{count - len(started)} PEs of this node"
     say(f"{who} ended without calling pgas.init(), for which PE {min(started)} has waited {patience():g} s: the job cannot continue")
-    time.sleep(0.2)  # mpirun drops output that it has not read.
+    _let_launcher_read()
     for pid in started.values():
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)

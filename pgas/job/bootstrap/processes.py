@@ -1,9 +1,13 @@
 """The processes of a job, as the operating system knows them."""
 
 import contextlib
+import fcntl
 import os
 import socket
+import stat
 import sys
+import termios
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +45,30 @@ def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # It has no reader, or is closed.
             stream.flush()
+
+
+def await_readers(seconds: float) -> bool:
+    """Flush stdout and stderr, and return whether their readers have taken everything, or do within some seconds.
+
+    This applies to pipes and sockets. In other files, nothing waits for a reader.
+    """
+    flush()
+    deadline = time.monotonic() + seconds
+    while any(map(_unread, (1, 2))):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(1e-3)
+    return True
+
+
+def _unread(fd: int) -> int:
+    """Return the number of written bytes of a file that its reader has not taken; 0 if the kernel does not tell."""
+    with contextlib.suppress(OSError):
+        mode = os.fstat(fd).st_mode
+        request = termios.FIONREAD if stat.S_ISFIFO(mode) else termios.TIOCOUTQ if stat.S_ISSOCK(mode) else None
+        if request is not None:
+            return int.from_bytes(fcntl.ioctl(fd, request, bytes(4)), sys.byteorder)
+    return 0
 
 
 def node_name() -> str:
