@@ -14,7 +14,7 @@ import functools
 from typing import Any
 
 from pgas.kernels import operation, state
-from pgas.kernels.codes import Reduction
+from pgas.kernels.codes import Comparison, Reduction
 from pgas.kernels.collectives.channel import row_of
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops import operands
@@ -24,7 +24,7 @@ from pgas.kernels.scope import Scope
 from pgas.kernels.state import fixed, fixed_u32
 from pgas.kernels.typed import layout
 
-__all__ = ["ANY_SIZE", "compared", "declaring", "described", "verifying", "word_of"]
+__all__ = ["ANY_SIZE", "compared", "declaring", "described", "differing", "is_of", "same_epoch", "verifying", "word_of"]
 
 #: Bits of the number of elements (a mantissa, and the exponent of larger numbers), of root or op, of the dtype, of the operation, and of
 #: the epoch.
@@ -48,7 +48,7 @@ _OF_OP = ("reduce", "reducescatter", "inscan", "exscan")
 ANY_SIZE = ("collect", "alltoallv")
 
 _OTHER_CALL = constant(kind_of("other call"))
-_0, _1 = constant(0), constant(1)
+_0, _1, _GE = constant(0), constant(1), constant(Comparison.GE)
 _EPOCH, _OLDER = constant(_EPOCH_SHIFT), constant(1 << _EPOCH_BITS - 1)
 _MANTISSA, _EXPONENT_SHIFT, _ROOT = constant((1 << _MANTISSA_BITS) - 1), constant(_MANTISSA_BITS), constant(_ROOT_SHIFT)
 
@@ -73,11 +73,13 @@ def word_of(name: str, dtype: Any = None, op: Any = None, root: int = 0, size: i
 
 
 def described(word: int) -> str:
-    """Return the call of a word as text."""
+    """Return the call of a word as text. A word without an operation is an unknown call."""
 
     def bits(shift: int, count: int) -> int:
         return word >> shift & (1 << count) - 1
 
+    if not bits(_OPERATION_SHIFT, _OPERATION_BITS):
+        return "another function"
     name = operation.COLLECTIVES[bits(_OPERATION_SHIFT, _OPERATION_BITS) - 1]
     code, root = bits(_DTYPE_SHIFT, _DTYPE_BITS), bits(_ROOT_SHIFT, _ROOT_BITS)
     size, exponent = bits(0, _MANTISSA_BITS), bits(_MANTISSA_BITS, _EXPONENT_BITS)
@@ -89,6 +91,16 @@ def described(word: int) -> str:
     if name in _OF_OP:
         text += f" with op {Reduction(root).name}"
     return text + (f" from root {root}" if name == "broadcast" else "")
+
+
+def is_of(word: int, epoch: int) -> bool:
+    """Whether the call of a word, with its epoch, is the collective of an epoch."""
+    return word >> _EPOCH_SHIFT == epoch & (1 << _EPOCH_BITS) - 1
+
+
+def same_epoch(a: int, b: int) -> bool:
+    """Whether two calls, with their epochs, are the same collective of a channel."""
+    return a >> _EPOCH_SHIFT == b >> _EPOCH_SHIFT
 
 
 @device
@@ -159,6 +171,28 @@ def verifying(scope: Scope, *, waits: bool) -> Any:
                 i = u32(i + size())
 
     return verify
+
+
+@functools.cache
+def differing(name: str, dtype: Any) -> Any:
+    """Make ``differ(op, c, q)``: poison the state, because member q has sent something else than this collective sends.
+
+    The error names the call of a neighbor if it is known here. name, dtype: those of word_of().
+    """
+    called, polls_for_word = constant(word_of(name, dtype)), constant(_POLLS)
+
+    @device
+    def differ(op, c, q):
+        base, entry, _ = c
+        own, at = row_of(base, rank_of(entry)) + layout.CALL, row_of(base, q) + layout.CALL
+        mine, found, polls = ptx.ld_relaxed_gpu_u64(own), ptx.ld_relaxed_sys_u64(at), _0
+        while polls < polls_for_word and (mine == _0 or found >> _EPOCH != mine >> _EPOCH):
+            state.relax(op, at, _GE, _0)  # In the simulator, this lets the threads that declare calls run.
+            mine, found = ptx.ld_relaxed_gpu_u64(own), ptx.ld_relaxed_sys_u64(at)
+            polls += _1
+        state.fail(_OTHER_CALL, op, u64(member(entry, q)), at, called, found if found >> _EPOCH == mine >> _EPOCH else _0, _0)
+
+    return differ
 
 
 def compared(perform: Any, word: int, size: Any, root: Any = None) -> Any:

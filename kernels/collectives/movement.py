@@ -14,9 +14,10 @@ from typing import Any
 from pgas.kernels import operation, state, window
 from pgas.kernels.collectives import sizes
 from pgas.kernels.collectives.call import alone, any_size, by_strategy, dividing, entering, fitting, of_arrays, pair, sized
+from pgas.kernels.collectives.comparison import differing
 from pgas.kernels.collectives.strategy import Strategy
 from pgas.kernels.collectives.words import copy_words, first_of, in_batches, store_four, store_word
-from pgas.kernels.compiler import address_of, constant, device, element_size, types, u32, u64
+from pgas.kernels.compiler import address_of, constant, device, element_size, numpy_dtype, types, u32, u64
 from pgas.kernels.ops import operands
 from pgas.kernels.ops.team import after, member, rank_of, size_of
 from pgas.kernels.refusals import kind_of, refuse
@@ -203,6 +204,26 @@ def _broadcast(scope: Scope, unit: int) -> Callable[[Strategy], Any]:
 
 # collect and alltoallv --------------------------------------------------------------------------------------------------------------
 
+#: Collectives whose members send each other numbers of elements, and the upper 16 bits of these numbers, to which the size of an element
+#: is added. Other bits there are data of another call, which must not become an address.
+_TAGS = {"collect": 0xC0E0, "alltoallv": 0xA2A0}
+
+_TAG_SHIFT, _NUMBER = constant(48), constant((1 << 48) - 1)
+
+
+def _tag_of(plain: str, itemsize: int) -> Any:
+    return constant(_TAGS[plain] + itemsize << 48)
+
+
+def _tagged(tag: Any) -> Any:
+    """Make ``is_tagged(word)``: whether a word that a member sent is a number of the same call."""
+
+    @device
+    def is_tagged(word):
+        return word >> _TAG_SHIFT == tag >> _TAG_SHIFT
+
+    return is_tagged
+
 
 def collect(scope: Scope) -> Callable[..., Any]:
     """Typing function of collect at a scope."""
@@ -210,7 +231,7 @@ def collect(scope: Scope) -> Callable[..., Any]:
 
     def typing(team: Any, dest: Any, source: Any, channel: Any = 0) -> Any:
         unit = pair(name, team, dest, source, channel)
-        perform = any_size("collect", scope, by_strategy(_collect(scope, unit, name, element_size(dest.dtype))), dest.dtype)
+        perform = any_size("collect", scope, by_strategy(_collect(scope, unit, name, dest.dtype)), dest.dtype)
         op, enter = constant(operation.number(name)), entering(scope, name, operands.contiguous(name, dest=dest, source=source))
 
         def body(team, dest, source, channel=0):
@@ -223,13 +244,16 @@ def collect(scope: Scope) -> Callable[..., Any]:
     return typing
 
 
-def _collect(scope: Scope, unit: int, name: str, itemsize: int) -> Callable[[Strategy], Any]:
+def _collect(scope: Scope, unit: int, name: str, dtype: Any) -> Callable[[Strategy], Any]:
     """All members exchange their element counts, then store their elements into every dest. request: dest, its size, source, its size."""
+    itemsize = element_size(dtype)
     fits, each, in_place = fitting(name, itemsize), constant(itemsize), device(sizes.of("collect").in_place)
+    tag, differ = _tag_of("collect", itemsize), differing("collect", numpy_dtype(dtype))
+    is_tagged = _tagged(tag)
 
     @device
     def count(q, request):
-        return request[3], _0
+        return request[3] | tag, _0
 
     @device
     def piece(c, q, request):
@@ -248,14 +272,18 @@ def _collect(scope: Scope, unit: int, name: str, itemsize: int) -> Callable[[Str
             epoch = begin(op, c)
             announce(op, c, epoch, request)
             gather(op, c, epoch)
-            before, total = _0, _0
+            before, total, alike = _0, _0, True
             for q in range(size_of(c[1])):
                 if q == rank_of(c[1]):
                     before = total
                     total += size
                 else:
-                    total += word(op, c, epoch, u32(q), _0)
-            if fits(op, c, dest, dest_size, total, source, size, size):
+                    found = word(op, c, epoch, u32(q), _0)
+                    total += found & _NUMBER
+                    if not is_tagged(found):
+                        differ(op, c, u32(q))
+                        alike = False
+            if alike and fits(op, c, dest, dest_size, total, source, size, size):
                 exchange(op, c, epoch, (dest + before * each, source, size * each))
             finish(op, c, epoch)
 
@@ -279,7 +307,7 @@ def alltoallv(scope: Scope) -> Callable[..., Any]:
                 refuse("row of integers", function=name, name=argument, found=operands.described(row))
         enter = entering(scope, name, operands.contiguous(name, dest=dest, source=source))
         fits, in_place = fitting(name, element_size(dest.dtype)), device(sizes.of("alltoallv").in_place)
-        perform = any_size("alltoallv", scope, by_strategy(_alltoallv(scope, unit, element_size(dest.dtype))), dest.dtype)
+        perform = any_size("alltoallv", scope, by_strategy(_alltoallv(scope, unit, dest.dtype)), dest.dtype)
 
         def body(team, dest, dest_counts, dest_displs, source, source_counts, source_displs, channel=0):
             c = enter(team, dest, source, channel)
@@ -312,16 +340,18 @@ def _end(displ, count):
     return displ + count if displ < _NEGATIVE and count < _NEGATIVE else _NEGATIVE
 
 
-def _alltoallv(scope: Scope, unit: int, itemsize: int) -> Callable[[Strategy], Any]:
+def _alltoallv(scope: Scope, unit: int, dtype: Any) -> Callable[[Strategy], Any]:
     """Every member sends each other member the location in its dest and the number of elements; then all write there.
 
     request: op, dest, dest_counts, dest_displs, source, source_counts, source_displs.
     """
-    each = constant(itemsize)
+    itemsize = element_size(dtype)
+    each, tag, differ = constant(itemsize), _tag_of("alltoallv", itemsize), differing("alltoallv", numpy_dtype(dtype))
+    is_tagged = _tagged(tag)
 
     @device
     def place(q, request):
-        return u64(request[3][q]), u64(request[2][q])
+        return u64(request[3][q]) & _NUMBER | tag, u64(request[2][q]) & _NUMBER | tag
 
     def make(strategy: Strategy) -> Any:
         word = strategy.word()
@@ -334,6 +364,10 @@ def _alltoallv(scope: Scope, unit: int, itemsize: int) -> Callable[[Strategy], A
                 displ, room = u64(dest_displs[q]), u64(dest_counts[q])
             else:
                 displ, room = word(op, c, epoch, q, _0), word(op, c, epoch, q, _1)
+                if not is_tagged(displ) or not is_tagged(room):
+                    differ(op, c, q)
+                    count = _0
+                displ, room = displ & _NUMBER, room & _NUMBER
             if count > room:
                 state.fail(_OTHER_COUNT, op, u64(member(c[1], q)), dest, count, room, _0)
                 count = _0
