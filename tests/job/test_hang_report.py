@@ -203,9 +203,10 @@ def test_a_member_that_does_not_come_to_a_collective(job, transport):
     found = reports(ended)
     assert found.keys() == {0, 1, 2}, ended
     for channel, (name, what) in enumerate(AWAITED[transport].items()):
+        call = rf"this PE calls pgas\.{name}.*, which PE 2 has not called \(its last call there: pgas\.{name}.*\)"
         epoch, last = (r"3 \(chunk 1\)", r"\d+ \(chunk \d+\)") if what == "chunk" else ("3", r"\d+")
         flag = rf"the {what} of PE 2 \(member 0\) on channel {channel} of team 4, epoch [>=]= {epoch}, last saw {last}"
-        waits = rf"block {channel}, threads? [\d-]+: {name}_block waits for {flag}, for .* s; PE 2 writes it when it comes there"
+        waits = rf"block {channel}, threads? [\d-]+: {name}_block waits for {flag}, for .* s; PE 2 writes it when it comes there; {call}"
         for pe in (0, 1):
             if not (name == "broadcast" and transport == "ibgda" and pe == 0):  # it waits for PE 1, which comes before it in the chain
                 failed = rf"first error: PE {pe}, block {channel}, thread \d+: {name}_block waited 4 s \(PGAS_TIMEOUT\) for {flag}: .*"

@@ -10,6 +10,7 @@ import numpy as np
 
 from pgas.base import config
 from pgas.base.errors import DeviceError, PgasError
+from pgas.job.health import calls
 from pgas.job.memory.heap import Allocator
 from pgas.job.memory.teams import Teams
 from pgas.job.paths.choice import Paths
@@ -18,6 +19,9 @@ from pgas.kernels.codes import SIGNS, Comparison, SignalOp
 from pgas.kernels.collectives.comparison import described
 from pgas.transports.memory.protocol import Memory
 from pgas.transports.nic.protocol import NIC
+
+#: Seconds to wait for the call of another member, whose data has already arrived.
+_CALL_S = 0.5
 
 #: Bytes of the table of waiters.
 _WAITERS_BYTES = layout.N_WAITERS * layout.WAITER_SIZE
@@ -98,7 +102,14 @@ def first_error(memory: Memory, places: Places, my_pe: int, nic: NIC | None) -> 
     if record[0] == state.COMPLETION and nic is not None:
         return nic.failure(record[3], _who(record, my_pe))
     (n_pes,) = struct.unpack("<Q", memory.read(layout.N_PES, 8))
-    return DeviceError(describe(record, places, my_pe, n_pes, nic))
+    kind, op, _, address, wanted, found, *_ = record
+    text, teams, name = describe(record, places, my_pe, n_pes, nic), places.teams, operation.NAMES[op]
+    if kind != refusals.kind_of("other call"):
+        note = calls.of_wait(teams, address, wanted) if kind == state.TIMED_OUT else ""
+        text += note or calls.of_error(teams, name)
+    elif not found and (note := calls.of_error(teams, name, _CALL_S)):  # The kernel did not find the other call, but it has arrived since.
+        text = f"{_who(record, my_pe)}: {note.removeprefix('; ')}"
+    return DeviceError(text)
 
 
 def describe(record: tuple[int, ...], places: Places, my_pe: int, n_pes: int, nic: NIC | None = None) -> str:
@@ -200,9 +211,9 @@ def waiters(memory: Memory, places: Places, my_pe: int, n_pes: int, nic: NIC | N
     memory.write(layout.ASKED, struct.pack("<Q", 0))
     found = []
     for record in _answers(memory):
-        _, op, overdue, address, _, _, _, block, thread = record
+        _, op, overdue, address, wanted, _, _, block, thread = record
         waited_s = max(0.0, timeout_s + _integer(overdue, None) * 1e-9)
-        writer = _writer(record[0], op, address, places)
+        writer = _writer(record[0], op, address, places) + calls.of_wait(places.teams, address, wanted)
         found.append(Waiter(block, thread, operation.NAMES[op], _goal(record, places, nic), waited_s, writer))
     if not poisoned(memory):  # So that the waiters of a later error find free entries.
         memory.fill(layout.WAITERS, _WAITERS_BYTES, 0)

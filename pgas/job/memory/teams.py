@@ -311,7 +311,30 @@ class Teams:
             pe = self._row_of_all(address)
             return None if pe is None else f"the flag of PE {pe} in the barrier of all PEs"
         number, channel, member, what = found
-        return f"the {what} of PE {self.records[number].pes[member]} (member {member}) on {channel} of {named(number)}, epoch"
+        record = self.records[number]
+        on = f"channel {channel}" if channel < record.channels else f"the host's channel {channel - record.channels}"
+        return f"the {what} of PE {record.pes[member]} (member {member}) on {on} of {named(number)}, epoch"
+
+    def located(self, address: int) -> tuple[int, int, str] | None:
+        """Return team, channel, and kind of the word at an address in a channel of a team; None for other addresses."""
+        found = self._locate(address)
+        return None if found is None else (found[0], found[1], found[3])
+
+    def calls(self, number: int, channel: int) -> tuple[int, dict[int, int]]:
+        """Return the call of this PE on a channel of a team, and those of the next and previous members, by PE (comparison.py).
+
+        The calls are words with their epochs; 0 if there was none. If this PE's is 0, the others are not read.
+        """
+        record = self.records[number]
+        n, me = len(record.pes), record.pes.index(self._me)
+        row = self._address(record) + channel * self.plan.channel_bytes(n) + layout.CHANNEL_HEAD + layout.CALL
+
+        def call(member: int) -> int:
+            return int.from_bytes(self._memory.read(row + member * layout.ROW_SIZE, layout.WORD), "little")
+
+        mine = call(me)
+        neighbors = {(me + 1) % n, (me - 1) % n} - {me} if mine else set()
+        return mine, {record.pes[member]: call(member) for member in sorted(neighbors)}
 
     def counts_chunks(self, address: int) -> bool:
         """Whether the word at an address is a CHUNK: epoch and number of chunks."""
@@ -328,20 +351,19 @@ class Teams:
         pe = (address - window.slot(self._me) - layout.ALL_ROWS) // layout.ROW_SIZE
         return pe if 0 <= pe < self.plan.n_pes else None
 
-    def _locate(self, address: int) -> tuple[int, str, int, str] | None:
+    def _locate(self, address: int) -> tuple[int, int, int, str] | None:
         """Return team, channel, member and kind of the word at an address of this PE's team memory."""
         for number, record in self.records.items():
             members, base = len(record.pes), self._address(record)
             channel, offset = divmod(address - base, self.plan.channel_bytes(members))
             if not 0 <= channel < self.plan.all_channels(members, record.channels):
                 continue
-            name = f"channel {channel}" if channel < record.channels else f"the host's channel {channel - record.channels}"
             staging = offset - self.plan.staging_offset(members)
             if staging >= 0:
-                return number, name, staging // (2 * self.plan.ll_bytes) % members, "data"
+                return number, channel, staging // (2 * self.plan.ll_bytes) % members, "data"
             member, word = divmod(offset - layout.CHANNEL_HEAD, layout.ROW_SIZE)
             if 0 <= member < members:
-                return number, name, member, _FLAGS[word // layout.WORD]
+                return number, channel, member, _FLAGS[word // layout.WORD]
         return None
 
 
