@@ -201,7 +201,7 @@ DONE = _row.word("DONE", 8, PEERS, KERNELS)  #: last collective for which it has
 ACKED = _row.word("ACKED", 16, PEERS, KERNELS)  #: last one-sided collective that it has left; written by flag()
 CHUNK = _row.word("CHUNK", 24, PEERS, KERNELS)  #: collective << CHUNK_SHIFT, plus the number of its chunks sent
 SENT = _row.word("SENT", 32, PEERS, KERNELS)  #: last collective for which it has written its part of staging, over a NIC
-CALL = _row.word("CALL", 40, PEERS | KERNELS, BOTH)  #: call and epoch of a neighbor, in the own row of this PE (comparison.py)
+CALLS = _row.word("CALLS", 48, PEERS | KERNELS, BOTH, count=2)  #: calls of a neighbor; in the own row, of this PE (comparison.py)
 ROW_SIZE = _row.nbytes
 CHUNK_SHIFT = 20
 

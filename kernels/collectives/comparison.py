@@ -3,8 +3,13 @@
 A call is a word: operation, op or root, dtype, number of elements, and the low bits of its epoch. When a collective begins, a member
 writes the word to its row at the next and at the previous member; before it ends, the member compares what these two have written with its
 own. If any members differ, two adjacent ones do. This costs two stores and two loads, at any team size, and no round trip: a member that
-finds no word of this epoch does not wait for it for long, or in one-sided collectives at all; then the neighbor, which came later, finds
-the difference. The last threads of a block do this; they often have no data to move.
+finds no word of this epoch does not wait for it for long, or in one-sided collectives at all. The last threads of a block do this; they
+often have no data to move.
+
+*Of two neighbors, at least one compares their words of a collective.* A row has two words, of even and of odd epochs, and a collective also
+compares those of the one before. If a member has not found its neighbor's word of e by the end of e + 1, it waited for it in neither, so
+both were one-sided. It then begins e + 2, whose word replaces that of e, when the neighbor has acknowledged e (channel.begin()), which
+comes after the neighbor's comparison of e.
 
 The host's calls compare always, on the channels that only they use: their words are part of the channel's number. Kernels compare under
 PGAS_DEBUG=check and in the simulator, on the other channels.
@@ -125,19 +130,23 @@ def _first_neighbor(scope: Scope) -> Any:
     return first
 
 
+@device
+def _word_at(base, i, epoch):
+    """Return the address of member i's word of an epoch."""
+    return row_of(base, i) + layout.CALLS + (epoch & _1) * layout.WORD
+
+
 @functools.cache
 def declaring(scope: Scope, flag: Any) -> Any:
-    """Make ``declare(c)``: send the call of c to both neighbors, and keep it in this PE's own row. Called before the collective."""
+    """Make ``declare(c, epoch)``: send the call of c to both neighbors, and keep it in this PE's own row. Called after channel.begin()."""
     first, size = _first_neighbor(scope), scope.size
 
     @device
-    def declare(c):
+    def declare(c, epoch):
         base, entry, call = c
         if call != _0:
-            own, i = row_of(base, rank_of(entry)) + layout.CALL, first()
+            own, mine, i = _word_at(base, rank_of(entry), epoch), call | u64(epoch << _EPOCH), first()
             while i < min(u32(size_of(entry) - u32(1)), u32(2)):
-                epoch, _ = ptx.ld_pair_plain(base + layout.EPOCH)
-                mine = call | u64((epoch + _1) << _EPOCH)
                 flag(own, mine, member(entry, _neighbor(c, i)))
                 ptx.st_relaxed_gpu_u64(own, mine)
                 i = u32(i + size())
@@ -145,9 +154,19 @@ def declaring(scope: Scope, flag: Any) -> Any:
     return declare
 
 
+@device
+def _is_older(found, mine):
+    return u64(u64(found - mine) >> _EPOCH) >= _OLDER  # The difference of the epochs is negative.
+
+
+@device
+def _differ(found, mine):
+    return found >> _EPOCH == mine >> _EPOCH and found != mine
+
+
 @functools.cache
 def verifying(scope: Scope, *, waits: bool) -> Any:
-    """Make ``verify(op, c)``: compare the call of declare() with those of the neighbors. Called when this thread's data has arrived.
+    """Make ``verify(op, c)``: compare the calls of declare() with those of the neighbors. Called when this thread's data has arrived.
 
     waits: whether the collective has waited for all members.
     """
@@ -160,14 +179,16 @@ def verifying(scope: Scope, *, waits: bool) -> Any:
             i = first()
             while i < min(u32(size_of(entry) - u32(1)), u32(2)):
                 q = _neighbor(c, i)
-                at = row_of(base, q) + layout.CALL
-                mine, found = ptx.ld_relaxed_gpu_u64(row_of(base, rank_of(entry)) + layout.CALL), ptx.ld_relaxed_sys_u64(at)
+                own, at = row_of(base, rank_of(entry)) + layout.CALLS, row_of(base, q) + layout.CALLS
+                mine, found = ptx.ld_relaxed_sys_pair(own), ptx.ld_relaxed_sys_pair(at)
                 polls = _0
-                while polls < polls_for_word and u64(u64(found - mine) >> _EPOCH) >= _OLDER:  # Negative: of an earlier epoch.
-                    found = ptx.ld_relaxed_sys_u64(at)
+                while polls < polls_for_word and (_is_older(found[0], mine[0]) or _is_older(found[1], mine[1])):
+                    found = ptx.ld_relaxed_sys_pair(at)
                     polls += _1
-                if found >> _EPOCH == mine >> _EPOCH and found != mine:
-                    state.fail(_OTHER_CALL, op, u64(member(entry, q)), at, mine, found, _0)
+                if _differ(found[0], mine[0]):
+                    state.fail(_OTHER_CALL, op, u64(member(entry, q)), at, mine[0], found[0], _0)
+                if _differ(found[1], mine[1]):
+                    state.fail(_OTHER_CALL, op, u64(member(entry, q)), at + layout.WORD, mine[1], found[1], _0)
                 i = u32(i + size())
 
     return verify
@@ -175,16 +196,16 @@ def verifying(scope: Scope, *, waits: bool) -> Any:
 
 @functools.cache
 def differing(name: str, dtype: Any) -> Any:
-    """Make ``differ(op, c, q)``: poison the state, because member q has sent something else than this collective sends.
+    """Make ``differ(op, c, epoch, q)``: poison the state, because member q has sent something else than this collective sends.
 
     The error names the call of a neighbor if it is known here. name, dtype: those of word_of().
     """
     called, polls_for_word = constant(word_of(name, dtype)), constant(_POLLS)
 
     @device
-    def differ(op, c, q):
+    def differ(op, c, epoch, q):
         base, entry, _ = c
-        own, at = row_of(base, rank_of(entry)) + layout.CALL, row_of(base, q) + layout.CALL
+        own, at = _word_at(base, rank_of(entry), epoch), _word_at(base, q, epoch)
         mine, found, polls = ptx.ld_relaxed_gpu_u64(own), ptx.ld_relaxed_sys_u64(at), _0
         while polls < polls_for_word and (mine == _0 or found >> _EPOCH != mine >> _EPOCH):
             state.relax(op, at, _GE, _0)  # In the simulator, this lets the threads that declare calls run.

@@ -281,7 +281,7 @@ def _collect(scope: Scope, unit: int, name: str, dtype: Any) -> Callable[[Strate
                     found = word(op, c, epoch, u32(q), _0)
                     total += found & _NUMBER
                     if not is_tagged(found):
-                        differ(op, c, u32(q))
+                        differ(op, c, epoch, u32(q))
                         alike = False
             if alike and fits(op, c, dest, dest_size, total, source, size, size):
                 exchange(op, c, epoch, (dest + before * each, source, size * each))
@@ -365,7 +365,7 @@ def _alltoallv(scope: Scope, unit: int, dtype: Any) -> Callable[[Strategy], Any]
             else:
                 displ, room = word(op, c, epoch, q, _0), word(op, c, epoch, q, _1)
                 if not is_tagged(displ) or not is_tagged(room):
-                    differ(op, c, q)
+                    differ(op, c, epoch, q)
                     count = _0
                 displ, room = displ & _NUMBER, room & _NUMBER
             if count > room:

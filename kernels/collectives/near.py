@@ -41,8 +41,9 @@ def begin(scope: Scope) -> Any:
 
     @device
     def begin(op, c):
-        declare(c)
-        return start(op, c[0], c[1])
+        epoch = start(op, c[0], c[1])
+        declare(c, epoch)
+        return epoch
 
     return begin
 

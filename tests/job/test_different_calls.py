@@ -29,7 +29,7 @@ for pair in PAIRS:
 """
 
 #: Calls of PE 0 and of all others.
-WAITING = [("team_sync", "reduce"), ("inscan", "collect"), ("alltoall", "team_sync")]
+WAITING = [("team_sync", "reduce"), ("collect", "inscan"), ("alltoall", "team_sync")]
 OTHER_DATA = [("alltoallv", "alltoall"), ("alltoall", "alltoallv"), ("collect", "alltoallv"), ("alltoallv of int64", "alltoallv")]
 
 TEXTS = {
@@ -74,3 +74,27 @@ def test_a_call_without_a_partner(job):
     assert ended.only_line(0).endswith(missing), ended
     assert f"first error: {ended.only_line(0).partition(': ')[2]}" in ended.err, ended
     assert ended.only_line(1) == "no error", ended
+
+
+@pytest.mark.parametrize("transport", ["p2p", jobs.also("ibgda")])
+def test_different_calls_that_wait_for_nobody(job, transport):
+    """Roots do not wait, so that neither may have seen the other's call when its own ends. The next call finds the difference."""
+    text = """
+pgas.init()
+me, sum_ = pgas.my_pe(), pgas.SUM
+dest, source = pgas.zeros(4, np.int32), pgas.full(4, me, np.int32)
+for scan in (False, True) * 8:
+    pgas.barrier_all()
+    def twice():
+        if scan and not me:
+            pgas.inscan(0, dest, source, sum_)
+        else:
+            pgas.broadcast(0, dest, source, me)
+        pgas.team_sync(0)
+    attempt(twice)
+    pgas.reset()
+"""
+    ended = job(text, PGAS_TIMEOUT="3", PGAS_HANG_REPORT="off", PGAS_TRANSPORT=transport)
+    assert ended.status == 0, ended
+    for lines in zip(ended.lines(0), ended.lines(1), strict=True):
+        assert any("all members of a team must make the same calls" in line for line in lines), ended

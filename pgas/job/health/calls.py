@@ -46,20 +46,23 @@ def of_wait(teams: Teams, address: int, wanted: int) -> str:
         return differing
     epoch = wanted >> layout.CHUNK_SHIFT if what == "chunk" else wanted
     mine, theirs = teams.calls(number, channel)
-    if not mine or not is_of(mine, epoch + 2 if what == "acknowledgment" else epoch):  # See channel.begin().
+    slot = epoch & 1
+    if not mine[slot] or not is_of(mine[slot], epoch):
         return ""
-    late = [(pe, word) for pe, word in theirs.items() if not same_epoch(word, mine)]
+    late = [(pe, words) for pe, words in theirs.items() if not same_epoch(words[slot], mine[slot])]
     if not late:
         return ""
-    pe, word = late[0]
+    pe, words = late[0]
+    word = words[1 - slot] or words[slot]
     last = f" (its last call there: {described(word)})" if word else ""
-    return f"; this PE calls {described(mine)}, which PE {pe} has not called{last}"
+    return f"; this PE calls {described(mine[slot])}, which PE {pe} has not called{last}"
 
 
 def _differing(teams: Teams, number: int, channel: int) -> str:
     mine, theirs = teams.calls(number, channel)
-    for pe, word in theirs.items():
-        if mine and word != mine and same_epoch(word, mine):
-            text = refusals.message("other call", who="", pe=pe, theirs=described(word), mine=described(mine))
-            return f"; {text.removeprefix(': ')}"
+    for pe, words in theirs.items():
+        for own, other in zip(mine, words, strict=True):
+            if own and other != own and same_epoch(other, own):
+                text = refusals.message("other call", who="", pe=pe, theirs=described(other), mine=described(own))
+                return f"; {text.removeprefix(': ')}"
     return ""

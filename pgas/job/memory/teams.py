@@ -320,21 +320,21 @@ class Teams:
         found = self._locate(address)
         return None if found is None else (found[0], found[1], found[3])
 
-    def calls(self, number: int, channel: int) -> tuple[int, dict[int, int]]:
-        """Return the call of this PE on a channel of a team, and those of the next and previous members, by PE (comparison.py).
+    def calls(self, number: int, channel: int) -> tuple[tuple[int, ...], dict[int, tuple[int, ...]]]:
+        """Return the last two calls of this PE on a channel of a team, and those of the next and previous members, by PE (comparison.py).
 
-        The calls are words with their epochs; 0 if there was none. If this PE's is 0, the others are not read.
+        The calls are words with their epochs, of even and of odd ones; 0 if there was none. If this PE made none, the others are not read.
         """
         record = self.records[number]
         n, me = len(record.pes), record.pes.index(self._me)
-        row = self._address(record) + channel * self.plan.channel_bytes(n) + layout.CHANNEL_HEAD + layout.CALL
+        row = self._address(record) + channel * self.plan.channel_bytes(n) + layout.CHANNEL_HEAD + layout.CALLS
 
-        def call(member: int) -> int:
-            return int.from_bytes(self._memory.read(row + member * layout.ROW_SIZE, layout.WORD), "little")
+        def calls(member: int) -> tuple[int, ...]:
+            return struct.unpack("<2Q", self._memory.read(row + member * layout.ROW_SIZE, 2 * layout.WORD))
 
-        mine = call(me)
-        neighbors = {(me + 1) % n, (me - 1) % n} - {me} if mine else set()
-        return mine, {record.pes[member]: call(member) for member in sorted(neighbors)}
+        mine = calls(me)
+        neighbors = {(me + 1) % n, (me - 1) % n} - {me} if any(mine) else set()
+        return mine, {record.pes[member]: calls(member) for member in sorted(neighbors)}
 
     def counts_chunks(self, address: int) -> bool:
         """Whether the word at an address is a CHUNK: epoch and number of chunks."""
@@ -367,7 +367,7 @@ class Teams:
         return None
 
 
-_FLAGS = ("arrival", "completion", "acknowledgment", "chunk", "data", "call")
+_FLAGS = ("arrival", "completion", "acknowledgment", "chunk", "data", "", "call", "call")
 
 
 def named(number: int) -> str:
