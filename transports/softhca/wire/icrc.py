@@ -1,0 +1,112 @@
+"""The invariant CRC of a packet (IBTA 7.8.1; annex A17.3.3 for RoCE v2).
+
+It is the CRC-32 of Ethernet over 64 ones (the LRH of an InfiniBand packet), IP header, UDP header, and UDP payload without the ICRC. Fields
+that routers change are ones: of IPv4 the type of service, time to live, and header checksum; of IPv6 the traffic class, flow label, and hop
+limit; the UDP checksum; and bth.resv8a. Its bytes are in the packet with the least significant first.
+
+A UDP socket does not show IP headers, so they are rebuilt (put_pseudo_header). An unconnected socket that forbids fragments sends
+identification 0, with the flag DF.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from pgas.transports.hostloop.compiled import device
+from pgas.transports.softhca.engine.ops import load_any, load_any_u32, load_be32, load_u8, store_u32
+from pgas.transports.softhca.wire.packets import BTH_RESV8A, UDP_PORT, store_be32
+
+#: Bytes before the BTH from which the CRC begins, over IPv4 and IPv6.
+LRH_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES = 8, 20, 40, 8
+PSEUDO_V4, PSEUDO_V6 = LRH_BYTES + IPV4_BYTES + UDP_BYTES, LRH_BYTES + IPV6_BYTES + UDP_BYTES
+
+_ONES = 0xFFFF_FFFF
+_POLYNOMIAL = 0xEDB8_8320
+_SLICES = 8
+
+# Words of the masked headers.
+_IPV4_FIRST = 0x45FF_0000  # version, header length, and type of service; the total length is added
+_IPV4_DF = 0x4000  # identification 0, DF, no offset
+_IPV4_TTL_UDP = 0xFF11_FFFF  # time to live, protocol, and checksum
+_IPV6_FIRST = 0x6FFF_FFFF  # version, traffic class, and flow label
+_IPV6_UDP_HOPS = 0x11FF  # next header and hop limit; the payload length is above
+
+
+def tables() -> Any:
+    """Return the tables of crc(): for each of 8 bytes of a word, the CRC that it adds."""
+    table = np.zeros((_SLICES, 256), np.uint32)
+    for value in range(256):
+        crc = value
+        for _ in range(8):
+            crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
+        table[0, value] = crc
+    for i in range(1, _SLICES):
+        table[i] = table[i - 1] >> 8 ^ table[0, table[i - 1] & 0xFF]
+    return table
+
+
+@device
+def crc(table: int, at: int, nbytes: int) -> int:
+    """Return the CRC of memory. table: address of tables()."""
+    state, end = _ONES, at + nbytes
+    while end - at >= 8:
+        word = load_any(at) ^ state
+        state = (
+            load_any_u32(table + 7168 + ((word << 2) & 0x3FC))
+            ^ load_any_u32(table + 6144 + ((word >> 6) & 0x3FC))
+            ^ load_any_u32(table + 5120 + ((word >> 14) & 0x3FC))
+            ^ load_any_u32(table + 4096 + ((word >> 22) & 0x3FC))
+            ^ load_any_u32(table + 3072 + ((word >> 30) & 0x3FC))
+            ^ load_any_u32(table + 2048 + ((word >> 38) & 0x3FC))
+            ^ load_any_u32(table + 1024 + ((word >> 46) & 0x3FC))
+            ^ load_any_u32(table + ((word >> 54) & 0x3FC))
+        )
+        at += 8
+    while at < end:
+        state = load_any_u32(table + 4 * ((state ^ load_u8(at)) & 0xFF)) ^ (state >> 8)
+        at += 1
+    return state ^ _ONES
+
+
+@device
+def put_pseudo_header(bth: int, v4: int, source: int, dest: int, source_port: int, nbytes: int) -> int:
+    """Write the masked headers before a BTH, and return where they begin.
+
+    Args:
+        bth: address of the BTH.
+        v4: whether over IPv4.
+        source, dest: addresses of both addresses, in network order.
+        source_port: the UDP source port.
+        nbytes: bytes of the UDP payload, with the ICRC.
+    """
+    udp = bth - UDP_BYTES
+    length = nbytes + UDP_BYTES
+    store_be32(udp, source_port << 16 | UDP_PORT)
+    store_be32(udp + 4, length << 16 | 0xFFFF)
+    if v4 != 0:
+        ip = udp - IPV4_BYTES
+        store_be32(ip, _IPV4_FIRST + length + IPV4_BYTES)
+        store_be32(ip + 4, _IPV4_DF)
+        store_be32(ip + 8, _IPV4_TTL_UDP)
+        store_be32(ip + 12, load_be32(source))
+        store_be32(ip + 16, load_be32(dest))
+    else:
+        ip = udp - IPV6_BYTES
+        store_be32(ip, _IPV6_FIRST)
+        store_be32(ip + 4, length << 16 | _IPV6_UDP_HOPS)
+        for offset in range(0, 16, 4):
+            store_be32(ip + 8 + offset, load_be32(source + offset))
+            store_be32(ip + 24 + offset, load_be32(dest + offset))
+    store_u32(ip - 8, _ONES)
+    store_u32(ip - 4, _ONES)
+    return ip - LRH_BYTES
+
+
+@device
+def icrc(table: int, begin: int, bth: int, nbytes: int) -> int:
+    """Return the ICRC of a packet whose masked headers begin at an address. nbytes: bytes of the UDP payload without the ICRC."""
+    word = load_any_u32(bth + BTH_RESV8A)
+    store_u32(bth + BTH_RESV8A, word | 0xFF)
+    value = crc(table, begin, bth - begin + nbytes)
+    store_u32(bth + BTH_RESV8A, word)
+    return value
