@@ -284,6 +284,7 @@ def test_every_vendor_syndrome_is_provoked_in_these_files():
     here = {vendor for _, _, vendor, _ in LOCAL + REFUSED} | set(DROPPED) | {Vendor.OVERRUN, Vendor.OP_DISABLED}
     receive = {Vendor.NO_RECEIVE_QUEUE, Vendor.NOT_READY, Vendor.RECEIVE_OVERRUN, Vendor.RECEIVE_LENGTH, Vendor.RECEIVE_LKEY}
     here |= receive | {Vendor.CQ_OVERRUN, Vendor.WAIT_CQ}  # test_softhca_receive, test_softhca_shared
+    here |= {Vendor.NO_ANSWER, Vendor.REFUSED_REMOTELY}  # test_wire_rc
     assert here | {Vendor.NONE, Vendor.INJECTED} == set(Vendor)  # flush: test_softhca_states and below; injected: test_softhca_faults
     assert vendor_text(0xEE) == "vendor syndrome 0xee"
 

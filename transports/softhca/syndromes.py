@@ -43,6 +43,8 @@ class Vendor(Explained):
     RECEIVE_LENGTH = 0x63, "the message is longer than the receive WQE"
     RECEIVE_LKEY = 0x64, "the lkey of a segment of the receive WQE does not permit writing there"
     WAIT_CQ = 0x65, "the WAIT does not name a CQ of this PE"
+    NO_ANSWER = 0x70, "the remote machine did not acknowledge a packet in any of the retry_count retries"
+    REFUSED_REMOTELY = 0x71, "the remote QP sent this error; the reason is known only there"
 
 
 def vendor_text(vendor: int) -> str:

@@ -49,7 +49,7 @@ commands work during a pause. Late data (engine/late.py) is also written within 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -108,7 +108,8 @@ FREE = 15
     QP_ERROR_INDEX,
     QP_ERROR_NBYTES,  # bytes of its WQE in Tables.error_wqes
     QP_ERROR_WQE,  # their address
-) = range(0, 8 * 44, 8)
+    QP_WIRE,  # address of its connection, which the firmware sets; 0: the peer is on this card
+) = range(0, 8 * 45, 8)
 
 #: Names of the counters since RST, in the order of printed tables.
 COUNTERS = (
@@ -203,7 +204,8 @@ LOCAL_READ = 1 << 30
     CTL_EVENTS,  # address of the ring of a timeline's events, number of events written, mask of the ring's slots
     CTL_EVENTS_TICKET,
     CTL_EVENTS_MASK,
-) = range(0, 8 * 37, 8)
+    CTL_WIRE,  # address of the record of the port (wire/records.py); 0: none
+) = range(0, 8 * 38, 8)
 
 # ------------------------------------------------------------------------------------------------------------------ late data
 (
@@ -258,14 +260,14 @@ TRACE_BYTES = TRACE_DATA + WQE_BYTES
 TRACE_RECORDS = 1024
 
 
-def _record(prefix: str) -> np.dtype:
-    """Return the dtype of a record: fields named after its offset constants, padded to whole cache lines."""
-    named = {name.removeprefix(prefix).lower(): offset for name, offset in globals().items() if name.startswith(prefix)}
-    size = 64 * -(-8 * len(named) // 64)
+def record(prefix: str, constants: Mapping[str, Any], nbytes: int = 0) -> np.dtype:
+    """Return the dtype of a record: fields named after its offset constants, padded to nbytes, or to whole cache lines."""
+    named = {name.removeprefix(prefix).lower(): offset for name, offset in constants.items() if name.startswith(prefix)}
+    size = nbytes or 64 * -(-8 * len(named) // 64)
     return np.dtype({"names": list(named), "formats": ["<i8"] * len(named), "offsets": list(named.values()), "itemsize": size})
 
 
-QP, RQ, CQ, MKEY, CONTROL = _record("QP_"), _record("RQ_"), _record("CQ_"), _record("MKEY_"), _record("CTL_")
+QP, RQ, CQ, MKEY, CONTROL = (record(prefix, globals()) for prefix in ("QP_", "RQ_", "CQ_", "MKEY_", "CTL_"))
 SWEEP = np.dtype({"names": ["sweep"], "formats": ["<i8"], "offsets": [0], "itemsize": 64})
 SWEEP_ROW = SWEEP.itemsize
 QP_ROW, RQ_ROW, CQ_ROW, MKEY_ROW = QP.itemsize, RQ.itemsize, CQ.itemsize, MKEY.itemsize
@@ -298,16 +300,16 @@ class Tables:
         self.workers, self._mirror = workers, mirror
         #: Whether the engine serves receive queues.
         self.receives = receives
-        self.qps = _rows(1 << layout.LOG_MAX_QP, QP)
-        self.rqs = _rows(1 << layout.LOG_MAX_QP, RQ)
-        self.cqs = _rows(1 << layout.LOG_MAX_CQ, CQ)
-        self.mkeys = _rows(1 << layout.LOG_MAX_MKEY, MKEY)
-        self.control = _rows(1, CONTROL)
-        self.sweeps = _rows(workers, SWEEP)
-        self.trace = _rows(TRACE_RECORDS * TRACE_BYTES, np.dtype(np.uint8))
-        self.error_wqes = _rows((1 << layout.LOG_MAX_QP) * WQE_BYTES, np.dtype(np.uint8))
-        self._work = _rows(workers * WORK_BYTES, np.dtype(np.uint8))
-        self._late = _rows(LATE_ROWS * LATE_ROW, np.dtype(np.uint8))
+        self.qps = zeroed(1 << layout.LOG_MAX_QP, QP)
+        self.rqs = zeroed(1 << layout.LOG_MAX_QP, RQ)
+        self.cqs = zeroed(1 << layout.LOG_MAX_CQ, CQ)
+        self.mkeys = zeroed(1 << layout.LOG_MAX_MKEY, MKEY)
+        self.control = zeroed(1, CONTROL)
+        self.sweeps = zeroed(workers, SWEEP)
+        self.trace = zeroed(TRACE_RECORDS * TRACE_BYTES, np.dtype(np.uint8))
+        self.error_wqes = zeroed((1 << layout.LOG_MAX_QP) * WQE_BYTES, np.dtype(np.uint8))
+        self._work = zeroed(workers * WORK_BYTES, np.dtype(np.uint8))
+        self._late = zeroed(LATE_ROWS * LATE_ROW, np.dtype(np.uint8))
         self._places: dict[int, int] = {}
         self.qps["state"] = FREE
         self.qps["error_wqe"] = self.address_of(self.error_wqes) + WQE_BYTES * np.arange(len(self.qps))
@@ -427,7 +429,7 @@ class Tables:
             time.sleep(20e-6)
 
 
-def _rows(count: int, dtype: np.dtype) -> Any:
+def zeroed(count: int, dtype: np.dtype) -> Any:
     """Return zeroed rows at an address that is a multiple of 64."""
     raw = np.zeros(count * dtype.itemsize + 64, np.uint8)
     start = -raw.ctypes.data % 64

@@ -108,3 +108,6 @@ check = _way("check", *_CHECKS)
 
 #: Function that takes a WQE from a state to its end and returns DONE or WAITING.
 process = _way("process", _FETCH, *_CHECKS, pace, *_ACTS)
+
+#: Function that takes a WQE through the checks that do not need the peer; it returns CHECK_CONNECTION for a WQE that goes to the peer.
+prepare = _way("prepare", _FETCH, *(state for state in _CHECKS if state.number < s.CHECK_CONNECTION))
