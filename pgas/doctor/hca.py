@@ -33,6 +33,8 @@ _ANSWER_S = 10.0
 def _seen(name: str, seen: dict[str, Any]) -> str:
     totals = ", ".join(f"{printable(key)} {_cell('', value)}" for key, value in seen["hca"].items())
     lines = [f"software NIC {name} (process {_cell('', seen['pid'])}): {totals}"]
+    if port := seen["port"]:
+        lines += ["port: " + ", ".join(f"{printable(key)} {_cell('', value)}" for key, value in port.items())]
     for kind in ("qps", "cqs", "keys", "uars"):
         if rows := seen[kind]:
             shown = [key for key in rows[0] if key in _HCA_COLUMNS[kind]]

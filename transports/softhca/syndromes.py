@@ -99,6 +99,8 @@ class CommandSyndrome(Explained):
     PORT = 0x0426, "the software NIC has only port 1"
     ADDRESS_PATH = 0x0427, "primary_address_path does not name a peer, because rlid and rgid_rip are 0"
     OPT_PARAM = 0x0428, "opt_param_mask has bits that the command does not take"
+    GID_INDEX = 0x0429, "roce_address_index must be 0, because the port has one GID"
+    GID_KIND = 0x042A, "rgid_rip must be a GID of the same kind as the port's, both of IPv4 or both of IPv6 addresses"
     MKEY_MODE = 0x0430, "access_mode must be 1 (MTT) or 2 (KLM), qpn 0xffffff, length64 0"
     MKEY_LENGTH = 0x0431, "len is 0, or start_addr + len is beyond 2^64"
     MKEY_ACCESS = 0x0432, "rw and a require lw"

@@ -111,3 +111,6 @@ process = _way("process", _FETCH, *_CHECKS, pace, *_ACTS)
 
 #: Function that takes a WQE through the checks that do not need the peer; it returns CHECK_CONNECTION for a WQE that goes to the peer.
 prepare = _way("prepare", _FETCH, *(state for state in _CHECKS if state.number < s.CHECK_CONNECTION))
+
+#: Function that ends a WQE from any other state that prepare() returns.
+finish = _way("finish", *(state for state in _ACTS if state.number in (s.EXECUTE_DUMP, s.COMPLETE, s.ERROR)))

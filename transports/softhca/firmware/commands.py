@@ -20,6 +20,7 @@ from pgas.transports.softhca.firmware.objects import Key, Objects, Owned
 from pgas.transports.softhca.firmware.queue_pairs import TRANSITIONS, QueuePairs, Refused, owned, require
 from pgas.transports.softhca.syndromes import CommandSyndrome as Why
 from pgas.transports.softhca.tables import LOCAL_READ, Tables
+from pgas.transports.softhca.wire.port import WirePort
 
 #: Capabilities that QUERY_HCA_CAP reports, both current and maximum. Capabilities that are not named are 0. A kind of capabilities is not
 #: available if its bit in the general ones (hca_cap_2, pg, roce) is 0.
@@ -58,6 +59,10 @@ CAPABILITIES: dict[int, dict[str, int]] = {
 #: Capabilities that the fault atomics=big_endian changes.
 _BIG_ENDIAN = {"atomic_req_8B_endianness_mode": 0, "supported_atomic_req_8B_endianness_mode_1": 0}
 
+#: Capabilities of a software NIC with a wire.
+_ETHERNET = {"port_type": int(PortType.ETHERNET)}
+_ROCE_V2, _L3_IPV4, _L3_IPV6 = 2, 0, 1
+
 #: Output of QUERY_QP with qpc_ext, as in Linux's mlx5_ifc.h: after the context, the syndromes of the CQE that moved the QP to ERR.
 QUERY_QP_EXT_OUT = Table(
     "query_qp_ext_out",
@@ -73,9 +78,9 @@ QUERY_QP_EXT_OUT = Table(
 class Firmware:
     """The command interface of one software NIC."""
 
-    def __init__(self, tables: Tables, objects: Objects) -> None:
-        self.tables, self.objects = tables, objects
-        self.queues = QueuePairs(tables, objects)
+    def __init__(self, tables: Tables, objects: Objects, port: WirePort | None = None) -> None:
+        self.tables, self.objects, self._port = tables, objects, port
+        self.queues = QueuePairs(tables, objects, port)
         self.big_endian = False  #: whether atomics return 8 bytes in big-endian order, like a NIC without mode 1; a fault sets it
         #: Function called with (pe, opcode, inbox, outbox, input table, output table) after every command.
         self.observe: Callable[[int, int, bytes, bytes, Table | None, Table | None], None] | None = None
@@ -90,6 +95,8 @@ class Firmware:
             Command.DESTROY_QP: self._destroy_qp,
             Command.QUERY_QP: self._query_qp,
         }
+        if port is not None:
+            self._handlers[Command.QUERY_ROCE_ADDRESS] = self._query_roce_address
         for opcode in TRANSITIONS:
             self._handlers[opcode] = functools.partial(self._transition, opcode)
 
@@ -138,7 +145,19 @@ class Firmware:
 
     def _query_hca_cap(self, pe: int, values: dict[str, Any]) -> dict[str, Any]:
         kind = values["op_mod"] >> 1
-        return {"capability": CAPABILITIES[kind] | (_BIG_ENDIAN if kind == CapType.ATOMIC and self.big_endian else {})}
+        changed = _BIG_ENDIAN if kind == CapType.ATOMIC and self.big_endian else {}
+        if kind == CapType.GENERAL and self._port is not None:
+            changed = _ETHERNET
+        return {"capability": CAPABILITIES[kind] | changed}
+
+    def _query_roce_address(self, pe: int, values: dict[str, Any]) -> dict[str, Any]:
+        """QUERY_ROCE_ADDRESS: the GID table has one entry."""
+        require(values["roce_address_index"] == 0, Status.BAD_PARAM, Why.GID_INDEX)
+        if self._port is None:
+            raise Refused(Status.BAD_OP, Why.OPCODE)
+        l3_type = _L3_IPV4 if self._port.v4 else _L3_IPV6
+        address = {"source_l3_address": int.from_bytes(self._port.gid, "big"), "roce_version": _ROCE_V2, "roce_l3_type": l3_type}
+        return {"roce_address": address}
 
     @staticmethod
     def _query_hca_vport_context(pe: int, values: dict[str, Any]) -> dict[str, Any]:

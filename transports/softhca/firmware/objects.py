@@ -3,6 +3,7 @@
 Every object belongs to one PE and does not exist for the others. An object that is in use by another one cannot be destroyed.
 """
 
+import secrets
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
@@ -87,6 +88,15 @@ class Numbers:
     free: list[int] = field(default_factory=list)
     high: int = 0
 
+    def draw(self, reserved: int = 0) -> int | None:
+        """Return a random free row that was never used, otherwise that of take()."""
+        for _ in range(64):
+            row = reserved + secrets.randbelow(self.count - reserved)
+            if row not in self.used:
+                self.used[row] = 1
+                return row
+        return self.take(reserved)
+
     def take(self, reserved: int = 0) -> int | None:
         """Return a free row, None if there is none. Rows below reserved are never returned."""
         if self.free:
@@ -95,6 +105,8 @@ class Numbers:
         elif max(self.high, reserved) < self.count:
             row = max(self.high, reserved)
             self.high = row + 1
+            if row in self.used:  # drawn before
+                return self.take(reserved)
         else:
             return None
         self.used[row] = self.used.get(row, 0) + 1
@@ -108,8 +120,9 @@ class Numbers:
 class Objects:
     """The objects of all PEs of one software NIC."""
 
-    def __init__(self, tables: Tables, registers: Memory, *, on_host: bool = False) -> None:
+    def __init__(self, tables: Tables, registers: Memory, *, on_host: bool = False, secret_keys: bool = False) -> None:
         self.tables, self._registers, self.on_host = tables, registers, on_host  # on_host: whether CPUs ring the registers
+        self._secret_keys = secret_keys  # whether all bits of keys are random, because others can send packets to the card
         self.segments: dict[int, list[tuple[int, int]]] = {}
         self.pds: dict[int, Owned] = {}
         self.umems: dict[int, Umem] = {}
@@ -265,10 +278,14 @@ class Objects:
         As on a ConnectX, the index of a destroyed key is reused, and an old key with the same mkey_7_0 would access the new memory. The
         kernel therefore increments mkey_7_0, which repeats after 255 uses of the index.
         """
-        row = self._key_rows.take(reserved=1)  # because find_key returns row 0 if there is no such key
+        # Row 0 is reserved, because find_key returns it if there is no such key.
+        row = self._key_rows.draw(reserved=1) if self._secret_keys else self._key_rows.take(reserved=1)
         if row is None:
             return None
-        key = mkey(row, self._key_rows.generation(row, 8) if variant is None else variant)
+        index, number = row, self._key_rows.generation(row, 8)
+        if self._secret_keys:
+            index, number = row | secrets.randbits(24 - layout.LOG_MAX_MKEY) << layout.LOG_MAX_MKEY, secrets.randbits(8)
+        key = mkey(index, number if variant is None else variant)
         record = self.tables.mkeys[row]
         record["pe"], record["pd"], record["access"] = pe, pdn, access
         record["start"], record["nbytes"], record["address"] = _signed(start), nbytes, address

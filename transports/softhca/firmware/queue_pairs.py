@@ -15,6 +15,7 @@ from pgas.transports.softhca import layout, tables
 from pgas.transports.softhca.firmware.objects import EQN, Numbers, Objects, Owned, UarPage, Umem
 from pgas.transports.softhca.syndromes import CommandSyndrome as Why
 from pgas.transports.softhca.tables import FREE, OP_ATOMIC, OP_READ, OP_WRITE, RST, SHARED, Tables
+from pgas.transports.softhca.wire.port import WirePort
 
 _Owned = TypeVar("_Owned", bound=Owned)
 
@@ -91,8 +92,8 @@ def owned(objects: Mapping[int, _Owned], pe: int, number: int, why: Why) -> _Own
 class QueuePairs:
     """The CQs and QPs of one software NIC."""
 
-    def __init__(self, card: Tables, objects: Objects) -> None:
-        self.tables, self.objects = card, objects
+    def __init__(self, card: Tables, objects: Objects, port: WirePort | None = None) -> None:
+        self.tables, self.objects, self._port = card, objects, port
         self.cqs: dict[int, CompletionQueue] = {}
         self.qps: dict[int, EmulatedQueuePair] = {}
         self._cq_rows, self._qp_rows = Numbers(1 << layout.LOG_MAX_CQ), Numbers(1 << layout.LOG_MAX_QP)
@@ -209,7 +210,7 @@ class QueuePairs:
             raise Refused(Status.LIM, Why.NO_QP)
         qpn = self._qp_rows.generation(row, _QP_GENERATION_BITS) << layout.LOG_MAX_QP | row
         record = self.tables.qps[row]
-        for name in (*_VOLATILE, "access", "remote_qpn", "send_psn", "recv_psn", "log_msg_max"):
+        for name in (*_VOLATILE, "access", "remote_qpn", "send_psn", "recv_psn", "log_msg_max", "wire"):
             record[name] = 0
         record["qpn"], record["pe"], record["pd"] = qpn, pe, qpc["pd"]
         record["worker"] = (cq.worker or 0) % self.tables.workers
@@ -265,10 +266,16 @@ class QueuePairs:
             require(qpc["remote_qpn"], Status.BAD_PARAM, Why.REMOTE_QPN)
             require(path["rlid"] or path["rgid_rip"], Status.BAD_PARAM, Why.ADDRESS_PATH)
             record["remote_qpn"], record["recv_psn"], record["log_msg_max"] = qpc["remote_qpn"], qpc["next_rcv_psn"], qpc["log_msg_max"]
-            record["worker"] = self._worker(qp, qpc["remote_qpn"])
+            record["worker"], record["wire"] = self._worker(qp, qpc["remote_qpn"]), 0
+            if self._port is not None:
+                gid = path["rgid_rip"].to_bytes(16, "big")
+                require(self._port.reachable(gid), Status.BAD_PARAM, Why.GID_KIND)
+                record["wire"] = self._port.connect(qp.row, gid, qpc)
         elif opcode == Command.RTR2RTS_QP:
             require(qpc["log_sra_max"] <= layout.LOG_MAX_RA, Status.BAD_PARAM, Why.RD_ATOMIC)
             record["send_psn"], receive["rnr_retry"] = qpc["next_send_psn"], qpc["rnr_retry"]
+            if self._port is not None and record["wire"]:
+                self._port.start(qp.row, qpc, int(record["consumer"]))
             self.objects.clear_register(qp.page, int(record["qpn"]))  # a doorbell before RTS is lost
         qp.qpc = after
         record["access"] = OP_READ * after["rre"] | OP_WRITE * after["rwe"] | OP_ATOMIC * after["rae"]
@@ -291,6 +298,7 @@ class QueuePairs:
             record[name] = 0
         for name in _VOLATILE_RQ:
             self.tables.rqs[qp.row][name] = 0
+        record["wire"] = 0
         self.tables.publish_qp(qp.row, whole=True)
         self.objects.clear_register(qp.page, int(record["qpn"]))
 

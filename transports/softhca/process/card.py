@@ -19,6 +19,7 @@ from pgas.transports.softhca.firmware.objects import Objects
 from pgas.transports.softhca.process import engines
 from pgas.transports.softhca.process.engines import Engine
 from pgas.transports.softhca.syndromes import vendor_text
+from pgas.transports.softhca.wire.port import WirePort
 
 TRACE_KINDS = ("wqe", "cqe", "cmd")
 
@@ -30,18 +31,25 @@ class Card:
         faults, trace: initial faults and traced kinds.
         engine: engine that executes WQEs. Default: a thread.
         on_host: whether a CPU rings the registers, which are then in host memory.
+        port: port on the tables of an engine that serves one. Default: an InfiniBand port without a wire.
     """
 
     def __init__(
-        self, faults: Faults | None = None, trace: frozenset[str] = frozenset(), engine: Engine | None = None, *, on_host: bool = False
+        self,
+        faults: Faults | None = None,
+        trace: frozenset[str] = frozenset(),
+        engine: Engine | None = None,
+        *,
+        on_host: bool = False,
+        port: WirePort | None = None,
     ) -> None:
         self.engine = engine or engines.make("cpu", 0, 0)
-        self.tables = self.engine.tables
+        self.tables, self.port = self.engine.tables, port
         self._memory = self.engine.memory()
         #: File descriptor of the UAR pages.
         self.bar = self._memory.create(layout.BAR, Segment(0, layout.BAR_SIZE, on_host))
-        self.objects = Objects(self.tables, self._memory, on_host=on_host)
-        self.firmware = Firmware(self.tables, self.objects)
+        self.objects = Objects(self.tables, self._memory, on_host=on_host, secret_keys=port is not None)
+        self.firmware = Firmware(self.tables, self.objects, port)
         self._lines: list[str] = []
         self._lost = 0  # number of lost entries that have been reported
         self._kinds: frozenset[str] = frozenset()
@@ -57,6 +65,8 @@ class Card:
         self.tables.set(tables.CTL_STOP, 1)
         self.engine.stop()
         self._memory.close()
+        if self.port is not None:
+            self.port.close()
         if self._timeline is not None:
             self._timeline.close()
 
@@ -225,7 +235,7 @@ class Card:
             "sweeps": self.tables.sweep,
             "pes": sorted(self.objects.segments),
         }
-        return {"hca": hca, "qps": qps, "cqs": cqs, "keys": keys, "uars": uars}
+        return {"hca": hca, "port": self.port and self.port.describe(), "qps": qps, "cqs": cqs, "keys": keys, "uars": uars}
 
 
 def _access(row: Any) -> list[str]:

@@ -28,6 +28,9 @@ from pgas.transports.softhca.syndromes import command_text
 #: Time limit in seconds for the start of a software NIC; the first start after an installation compiles the engine.
 _START_TIMEOUT_S = 300.0
 
+#: A locally administered MAC address.
+_ANY_MAC = bytes.fromhex("020000000001")
+
 
 class SoftHCAProcess:
     """The process of a software NIC, started by this process; it ends when this one does."""
@@ -64,6 +67,7 @@ def start(
     mops: float = 0,
     gbps: float = 0,
     timeline: tuple[str, int] | None = None,
+    net: str = "",
 ) -> SoftHCAProcess:
     """Start the software NIC of a node and return when it is ready. One PE of the node calls this.
 
@@ -78,6 +82,7 @@ def start(
         on_host: whether a CPU rings the registers, which are then in host memory.
         mops, gbps: limits in million WQEs and 10^9 bits per second; 0 for no limit.
         timeline: trace file, and its number of events.
+        net: address or interface of its port, by which it reaches software NICs on other nodes; "" for none.
 
     Raises:
         TransportError: the software NIC did not start; the text has the reason.
@@ -88,7 +93,7 @@ def start(
         environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percent)
     options = ["--control", str(theirs.fileno()), "--parent", str(os.getpid()), "--pes", str(n_pes), "--trace", trace, "--faults", faults]
     options += ["--engine", engine, "--device", str(device), "--sms", str(sms), *(["--on-host"] if on_host else [])]
-    options += ["--mops", str(mops), "--gbps", str(gbps), *(["--timeline", *map(str, timeline)] if timeline else [])]
+    options += ["--net", net, "--mops", str(mops), "--gbps", str(gbps), *(["--timeline", *map(str, timeline)] if timeline else [])]
     command = interpreter.command("pgas.transports.softhca.process", *options)
     with _deaf():
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
@@ -333,11 +338,16 @@ class SoftHCA(Observer):
         return int(self._connection.server["eqn"])
 
     def query_port(self) -> PortAddress:
+        if (port := self._connection.server["port"]) is not None:
+            return PortAddress(1, "Ethernet", port["mtu"], 0, bytes.fromhex(port["gid"]), 100.0)
         gid = bytes.fromhex("fe80000000000000020000fffe000001")
         return PortAddress(1, "InfiniBand", 5, layout.LID, gid, 100.0)
 
     def destination_mac(self, pdn: int, remote: PortAddress, path: AddressPath) -> bytes:
-        raise TransportError(f"{self.name} has an InfiniBand port")
+        """Return any MAC address, because the kernel finds that of the packets."""
+        if self._connection.server["port"] is None:
+            raise TransportError(f"{self.name} has an InfiniBand port")
+        return _ANY_MAC
 
     def syndrome_words(self, syndrome: int) -> str:
         return command_text(syndrome)

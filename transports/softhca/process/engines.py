@@ -48,8 +48,8 @@ class _Thread:
     words = "cpu"
     on_gpu = False
 
-    def __init__(self, tables_: Tables) -> None:
-        self.tables = tables_
+    def __init__(self, tables_: Tables, run: Callable[[int], int] | None = None) -> None:
+        self.tables, self._loop_of_tables = tables_, run
         self._thread = threading.Thread(target=self._run, name="softhca-engine", daemon=True)
 
     def memory(self) -> Memory:
@@ -63,7 +63,7 @@ class _Thread:
         self._loop()
 
     def _loop(self) -> None:
-        engine.run(self.tables.address)
+        (self._loop_of_tables or engine.run)(self.tables.address)
 
     def check(self) -> None:
         if not self._thread.is_alive():
@@ -120,25 +120,34 @@ class _Beat(threading.Thread):
             self.join()
 
 
-def make(kind: str, device: int, sms: int) -> Engine:
+def make(kind: str, device: int, sms: int, *, wired: bool = False) -> Engine:
     """Return an engine that has not been started.
 
     Args:
         kind: cpu or cuda.
         device: ordinal of the GPU of the cuda engine (not in the simulator).
         sms: number of its multiprocessors that the engine uses; 0 for all that this process gets.
+        wired: whether the software NIC has a port.
 
     Raises:
         TransportError: the engine cannot run here.
     """
     engines: dict[tuple[str, bool], Callable[[], Engine]] = {
-        ("cpu", True): lambda: _Thread(Tables(receives=True)),
+        ("cpu", True): lambda: _wired_thread() if wired else _Thread(Tables(receives=True)),
         ("cuda", True): _SimulatedKernel,
         ("cuda", False): lambda: _kernel(device, sms),
     }
+    if wired and kind != "cpu":
+        raise TransportError("the cuda engine of the software NIC has no wire, so it connects only PEs on one node")
     if (chosen := engines.get((kind, SIMULATOR))) is None:
         raise TransportError("the cpu engine of the software NIC cannot reach heaps in GPU memory: PGAS_ENGINE=cuda")
     return chosen()
+
+
+def _wired_thread() -> Engine:
+    from pgas.transports.softhca.wire import loop  # imported here because it compiles
+
+    return _Thread(Tables(receives=True), loop.run)
 
 
 def _kernel(device: int, sms: int) -> Engine:

@@ -31,6 +31,7 @@ from pgas.transports.softhca.process import engines, messages
 from pgas.transports.softhca.process.card import Card
 from pgas.transports.softhca.process.messages import RequestKind
 from pgas.transports.softhca.syndromes import command_text
+from pgas.transports.softhca.wire.port import WirePort
 
 #: Prefix of the abstract sockets of software NICs, by which `python -m pgas hca` finds them in /proc/net/unix.
 SOCKET_PREFIX = "pgas-hca-"
@@ -198,7 +199,9 @@ class Server:
         connection.greeted, connection.pe = True, pe
         self._connections[pe] = connection
         self._came += 1
-        return {"pid": os.getpid(), "eqn": EQN, "engine": self._card.engine.words}, (self._card.bar,)
+        port = self._card.port
+        address = None if port is None else {"gid": port.gid.hex(), "mtu": int(port.mtu)}
+        return {"pid": os.getpid(), "eqn": EQN, "engine": self._card.engine.words, "port": address}, (self._card.bar,)
 
     def _share(self, connection: Connection, address: int, nbytes: int, fds: list[int]) -> None:
         on_gpu = self._card.engine.on_gpu  # then the driver checks the size
@@ -313,6 +316,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--on-host", action="store_true", help="registers are in host memory, and a CPU rings them")
     parser.add_argument("--mops", type=float, default=0, help="limit in million WQEs per second; 0: none")
     parser.add_argument("--gbps", type=float, default=0, help="limit in 10^9 bits per second; 0: none")
+    parser.add_argument("--net", default="", help="address or interface of the port; without one, there is no wire")
     parser.add_argument("--trace", default="", help="kinds of entries to print: wqe,cqe,cmd")
     parser.add_argument("--timeline", nargs=2, metavar=("FILE", "EVENTS"), help="trace file, and its number of events")
     parser.add_argument("--faults", default="", help=Faults.__doc__)
@@ -328,8 +332,10 @@ def main(arguments: list[str] | None = None) -> None:
     threading.Thread(target=_end_after, args=(noticed, options.control, parent), name="softhca-end", daemon=True).start()
     control = socket.socket(fileno=options.control)
     try:
-        engine = engines.make(options.engine, options.device, options.sms)
-        card = Card(Faults.parse(options.faults), frozenset(filter(None, options.trace.split(","))), engine, on_host=options.on_host)
+        engine = engines.make(options.engine, options.device, options.sms, wired=bool(options.net))
+        port = WirePort(engine.tables, options.net) if options.net else None
+        kinds = frozenset(filter(None, options.trace.split(",")))
+        card = Card(Faults.parse(options.faults), kinds, engine, on_host=options.on_host, port=port)
         card.set_limits(options.mops, options.gbps)
         if options.timeline is not None:
             card.set_timeline(options.timeline[0], int(options.timeline[1]))

@@ -21,7 +21,7 @@ from pgas.transports.softhca.engine import states
 from pgas.transports.softhca.engine.late import place_touched
 from pgas.transports.softhca.engine.limits import admit
 from pgas.transports.softhca.engine.ops import copy, load, load_acquire, load_be32, load_be64, load_u8, store, store_u32
-from pgas.transports.softhca.engine.pipeline import prepare, process
+from pgas.transports.softhca.engine.pipeline import finish, prepare
 from pgas.transports.softhca.engine.requester import blocked, find_key
 from pgas.transports.softhca.engine.states import count, fail, state_of
 from pgas.transports.softhca.syndromes import Vendor
@@ -105,7 +105,7 @@ def post(hca: int, qp: int, work: int, conn: int) -> int:
         if waiting != 0:
             store(qp + t.QP_CONSUMER, done)
             return 0
-        process(hca, qp, work, state)
+        finish(hca, qp, work, state)
         store(conn + r.REQ_CURSOR, load(qp + t.QP_CONSUMER))
         return 1
     store(qp + t.QP_CONSUMER, done)
