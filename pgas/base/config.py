@@ -420,6 +420,9 @@ VARIABLES: dict[str, Variable] = {
             "software NIC: whether a CPU thread or a kernel executes WQEs", "choice"),
         Variable("PGAS_SOFTHCA_DEVICE", _ordinal, "",
             "software NIC: GPU that its cuda engine runs on; if empty, a GPU that no PE uses, otherwise PE 0's", "integer"),
+        Variable("PGAS_SOFTHCA_NET", str, "",
+            "software NIC: IP address or network interface of its port, by which it reaches other nodes; if empty, the address that "
+            "reaches the store if there are several nodes, otherwise no port", "name"),
         Variable("PGAS_SOFTHCA_SMS", _integer(0, 1024), "0",
             "software NIC: number of SMs for its cuda engine; 0: all, or a quarter of them if PEs use the same GPU or under "
             "MPS", "integer"),

@@ -156,13 +156,13 @@ class Job(Collective):
     def _create_memory(self, requested: dict[str, Any], teams_size: int, heap_size: int) -> None:
         """Create this PE's slot and state page, and connect them to those of the others, by mappings and by the NIC."""
         transport, remark = self.paths.transport, self._remarks.append
+        timeline = self.timeline.base if self.timeline else ""
+        where = {"own_address": self.bootstrap.own_address, "timeline": timeline}
         setting = registry.Setting(
             requested,
             self.paths.choice,
             self.gpu is not None,
-            lambda cpu: card.SoftwareCard(
-                requested, self.gpu, self.pes, self.my_pe, remark, rung_by_cpu=cpu, timeline=self.timeline.base if self.timeline else ""
-            ),
+            lambda cpu: card.SoftwareCard(requested, self.gpu, self.pes, self.my_pe, remark, rung_by_cpu=cpu, **where),
             remark,
         )
         own = (heap_segment(teams_size, heap_size),)

@@ -137,8 +137,11 @@ def test_nic_transports(requested):
     assert choose_transport(requested, pes, reachable(2)) == (requested, "asked for; over the software NIC (cpu engine)")
     reason = "asked for; over the software NIC (cuda engine)"
     assert choose_transport(requested, pes, reachable(2), "cuda") == (requested, reason)
-    with pytest.raises(TransportError, match=f"{requested} over the software NIC connects only PEs on one node"):
-        choose_transport(requested, [pe(0, gpu=None), pe(1, gpu=None, node="beta")], reachable(2))
+    apart, over = [pe(0, gpu=None), pe(1, gpu=None, node="beta")], "asked for; over the software NICs of the nodes"
+    reason = f"{over}, with RoCE v2 over UDP between them (cpu engine)"
+    assert choose_transport(requested, apart, reachable(2)) == (requested, reason)
+    with pytest.raises(TransportError, match=f"{requested} over the software NIC with the cuda engine connects only PEs on one node"):
+        choose_transport(requested, apart, reachable(2), "cuda")
 
 
 @pytest.mark.parametrize("requested", ["ibgda", "ibrc"])
@@ -161,15 +164,25 @@ def test_unknown_transport():
 def test_different_machines(requested):
     pes = [pe(0), pe(1), pe(2, node="beta/boot2/pid:[7]"), pe(3, node="gamma/boot3/pid:[7]")]
     with pytest.raises(TransportError) as refused:
-        choose_transport(requested, pes, reachable(4))
+        choose_transport(requested, pes, reachable(4), "cuda")
     assert "PE 0 (alpha) and PE 2 (beta) are on different nodes or in different containers" in str(refused.value)
     assert "p2p connects only PEs on one node" in str(refused.value)
+
+
+def test_different_machines_in_the_simulator():
+    """auto takes the wire between software cards, and says so."""
+    pes = [pe(0), pe(1), pe(2, node="beta"), pe(3, node="gamma")]
+    name, reason = choose_transport("auto", pes, reachable(4))
+    assert name == "p2p,ibgda"
+    assert reason.endswith("ibgda over the software NICs of the nodes, with RoCE v2 over UDP between them (cpu engine)")
+    with pytest.raises(TransportError, match="p2p connects only PEs on one node"):
+        choose_transport("p2p", pes, reachable(4))
 
 
 def test_two_containers_of_one_machine():
     pes = [pe(0), pe(1, node="alpha/boot/pid:[2]")]
     with pytest.raises(TransportError, match=r"PE 0 \(alpha\) and PE 1 \(alpha\) .*different containers"):
-        choose_transport("auto", pes, reachable(2))
+        choose_transport("auto", pes, reachable(2), "cuda")
 
 
 NO_ACCESS = "the GPUs (NVIDIA H100) have no peer access (see nvidia-smi topo -p2p r)"
@@ -230,9 +243,9 @@ def test_pairs_asked_for(far):
     assert choose_transport(f"p2p,{far}", TWO_MACHINES, reachable(4)) == (f"p2p,{far}", reason)
     card = f"asked for; {far} over the software NIC (cpu engine)"
     assert choose_transport(f"p2p,{far}", [pe(i) for i in range(4)], reachable(4), per_node=(2,)) == (f"p2p,{far}", card)
-    words = r"^PE 0 \(alpha\) and PE 2 \(beta\) are on different nodes .* over the software NIC connects only PEs on one node$"
+    words = rf"^PE 0 \(alpha\) and PE 2 \(beta\) are on .* {far} over the software NIC with the cuda engine connects only PEs on one node$"
     with pytest.raises(TransportError, match=words):
-        choose_transport(f"p2p,{far}", [replace(pe, nic="softhca") for pe in TWO_MACHINES], reachable(4))
+        choose_transport(f"p2p,{far}", [replace(pe, nic="softhca") for pe in TWO_MACHINES], reachable(4), "cuda")
 
 
 @pytest.mark.parametrize("requested", ["p2p,ibgda", "p2p,ibrc", "auto"])

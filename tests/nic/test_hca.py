@@ -18,7 +18,7 @@ from pgas.transports.ibgda.transport import IBGDA
 from pgas.transports.ibrc.nic import ProxiedNIC
 from pgas.transports.ibrc.transport import IBRC
 from pgas.transports.ibrc.verbs import VerbsNIC
-from pgas.transports.nic.adapter import AddressPath
+from pgas.transports.nic.adapter import AddressPath, path_of
 from pgas.transports.selection import Choice
 
 job = jobs.job
@@ -109,7 +109,8 @@ def test_whether_gpu_or_cpu_rings_the_software_card(made, handler):
     offered, opened = setting(CARD, PGAS_IBGDA_NIC_HANDLER=handler)
     for transport in ("ibgda", "ibrc"):
         registry.get(transport).connect(None, offered)
-    assert made == [(DirectNIC, {"opener": "a card"}), (ProxiedNIC, {"opener": "a card"})]
+    options = {"opener": "a card", "packets": path_of(offered.requested)}
+    assert made == [(DirectNIC, options), (ProxiedNIC, options)]
     assert opened == [handler == "cpu", True]
 
 

@@ -38,10 +38,11 @@ class IBGDA:
 
     def connect(self, part: Part, setting: Setting) -> DirectNIC:
         if setting.choice is None or setting.choice.device is None:
-            return DirectNIC(part, opener=setting.software_card(setting.requested["PGAS_IBGDA_NIC_HANDLER"] == "cpu"))
+            by_cpu = setting.requested["PGAS_IBGDA_NIC_HANDLER"] == "cpu"
+            return DirectNIC(part, opener=setting.software_card(by_cpu), packets=path_of(setting.requested))
         gid = selection.gid_of(setting.choice, setting.requested["PGAS_IB_GID_INDEX"])
         packets = path_of(setting.requested, 0 if gid is None else gid.index)
-        return DirectNIC(part, opener=_Device(setting), packets=packets)
+        return DirectNIC(part, opener=_Device(setting, part.me), packets=packets)
 
 
 def _may_need_cpu(setting: Setting) -> bool:
@@ -53,10 +54,10 @@ def _may_need_cpu(setting: Setting) -> bool:
 class _Device:
     """Opens the chosen mlx5 device (adapter.Opener), and warns if a CPU must ring its doorbells."""
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
+    def __init__(self, setting: Setting, me: int) -> None:
+        self._setting, self.sharing = setting, (me,)
 
-    def begin(self, n_pes: int) -> tuple[str, int]:
+    def begin(self) -> tuple[str, int]:
         """Do nothing, because a device need not be started."""
         return "", 0
 

@@ -45,7 +45,7 @@ class IBRC:
     def connect(self, part: Part, setting: Setting) -> RingNIC:
         nic, choice = self._nic(setting), setting.choice
         if choice is None or choice.device is None or choice.port is None:
-            return nic(part, opener=setting.software_card(True))
+            return nic(part, opener=setting.software_card(True), packets=path_of(setting.requested))
         gid = selection.gid_of(choice, setting.requested["PGAS_IB_GID_INDEX"])
         path = path_of(setting.requested, 0 if gid is None else gid.index)
         return nic(part, device=choice.device.name, port=choice.port.number, gid=gid, path=path)

@@ -8,7 +8,7 @@ The last group is for an adapter that is another process: memory is shared with 
 be read. For a physical NIC, these calls do nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -178,20 +178,27 @@ class Adapter(Protocol):
 class Opener(Protocol):
     """Opens a PE's adapter."""
 
-    def begin(self, n_pes: int) -> tuple[str, int]:
-        """Start the adapter if it is a process; called only on PE 0. Return its name for open() and its process id, otherwise "" and 0."""
+    @property
+    def sharing(self) -> Sequence[int]:
+        """PEs that share the adapter's process if it is one, in order."""
+
+    def begin(self) -> tuple[str, int]:
+        """Start the adapter if it is a process; called only on the first PE of sharing.
+
+        Return its name for open() and its process id, otherwise "" and 0.
+        """
 
     def open(self, name: str, memory: Memory, shared: list[tuple[int, int, int]]) -> Adapter:
         """Return the adapter of this PE. Raises TransportError.
 
         Args:
-            name: from begin() on PE 0.
+            name: from begin() on the first PE of sharing.
             memory: memory of this PE.
             shared: (address, nbytes, descriptor) of this PE's segments.
         """
 
     def end(self) -> None:
-        """End the process of begin(), even if PEs have not closed their adapters yet; called only on PE 0. Further calls do nothing."""
+        """End the process of begin(), on the PE that began it, even if PEs have not closed their adapters. Further calls do nothing."""
 
 
 def execute(adapter: Adapter, command: Command, op_mod: int = 0, *, klms: bytes = b"", **values: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pgas.transports.nic import indirect_key
 from pgas.transports.nic.adapter import AddressPath, FirstError, Inspection, Opener, PortAddress
 from pgas.transports.nic.indirect_key import Piece
 from pgas.transports.nic.protocol import CELL_BYTES, NIC, Part, big_endian
-from pgas.transports.nic.queue_pair import QueuePair, Queues, check_caps, returns_big_endian
+from pgas.transports.nic.queue_pair import QueuePair, Queues, check_caps, first_psn, returns_big_endian
 from pgas.transports.nic.snapshot import QueueMemory
 
 _ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
@@ -33,6 +33,7 @@ class _Introduction:
     heap_key: int
     port: PortAddress
     log_rd_atomic: int  #: of each queue pair
+    psns: tuple[int, ...]  #: first PSN that each queue pair sends
 
 
 class AdapterNIC(NIC):
@@ -52,16 +53,17 @@ class AdapterNIC(NIC):
         super().__init__(part)
 
     def _prepare(self) -> None:
-        """Let PE 0 start the adapter, if it is a process."""
+        """Let the first of the PEs that share an adapter start it, if it is a process."""
+        first = self._opener.sharing[0]
 
         def begin() -> tuple[str, int]:
-            if self._me != 0:
+            if self._me != first:
                 return "", 0
-            begun = self._opener.begin(self._n_pes)
+            begun = self._opener.begin()
             self._made.callback(self._opener.end)
             return begun
 
-        self._adapter_name, self.process = self._everywhere(begin)[0]
+        self._adapter_name, self.process = self._everywhere(begin)[first]
 
     def _create(self) -> None:
         """Make all objects that do not need a peer."""
@@ -69,7 +71,7 @@ class AdapterNIC(NIC):
         adapter = self.adapter = self._opener.open(self._adapter_name, self._memory, shared)
         self._made.callback(adapter.close)  # destroys the remaining objects
         self.name, self.engine = adapter.name, adapter.engine
-        check_caps(adapter, self._n_pes, self._num, self._depth, self._n_pes if self.process else 1)  # all share a software NIC
+        check_caps(adapter, self._n_pes, self._num, self._depth, len(self._opener.sharing) if self.process else 1)
         self.big_endian = returns_big_endian(adapter)
         pdn = self._pdn = adapter.alloc_pd()
         heap, queues, *_ = [(address, nbytes) for address, nbytes, _ in shared]
@@ -93,10 +95,11 @@ class AdapterNIC(NIC):
 
     def _introduction(self) -> Any:
         qpns, port = tuple(qp.qpn for qp in self.qps), self.adapter.query_port()
-        return astuple(_Introduction(qpns, self._heap_key, port, self.qps[0].log_rd_atomic))
+        self._psns = tuple(first_psn(port) for _ in qpns)
+        return astuple(_Introduction(qpns, self._heap_key, port, self.qps[0].log_rd_atomic, self._psns))
 
     def _connect(self, met: list[Any]) -> None:
-        introductions = [_Introduction(qpns, key, PortAddress(*port), rd_atomic) for qpns, key, port, rd_atomic in met]
+        introductions = [_Introduction(qpns, key, PortAddress(*port), *rest) for qpns, key, port, *rest in met]
         own = introductions[self._me].port
         base = self._slot + window.QUEUE_OFFSET
         for number, (qp, place) in enumerate(zip(self.qps, self.queues, strict=True)):
@@ -105,7 +108,8 @@ class AdapterNIC(NIC):
             if self.first_index:
                 self.adapter.set_index(qp.qpn, self.first_index)
             peer = introductions[pe]
-            qp.connect(peer.qpns[self._me * self._num + i], own, peer.port, peer.log_rd_atomic)
+            theirs = self._me * self._num + i
+            qp.connect(peer.qpns[theirs], own, peer.port, peer.log_rd_atomic, (self._psns[number], peer.psns[theirs]))
             record = layout.RECORDS + number * layout.RECORD_SIZE
             dbr, register = self._doorbell(number)
             for offset, value in (
@@ -131,7 +135,7 @@ class AdapterNIC(NIC):
             self._memory.fill(address, nbytes, 0)
 
     def end_process(self) -> None:
-        if self._me == 0:
+        if self._me == self._opener.sharing[0]:
             self._opener.end()
 
     def counts(self) -> dict[str, int]:

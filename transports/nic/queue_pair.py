@@ -6,6 +6,7 @@ WQ and DBR zeroed, the CQ entry filled with ``mlx5.cqe.EMPTY`` (0xff), which pol
 """
 
 import contextlib
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,9 @@ _LOG_MSG_MAX = MESSAGE_MAX.bit_length() - 1
 
 #: Maximum of qpc.log_sra_max and log_rra_max, which have 3 bits.
 _LOG_RD_ATOMIC_MAX = 7
+
+#: Number of bits of a PSN.
+_PSN_BITS = 24
 
 #: NVSHMEM's values: an RNR timer of 0.64 ms, and endless RNR retries.
 _MIN_RNR_NAK, _RNR_RETRY = 12, 7
@@ -183,7 +187,14 @@ class QueuePair:
 
     # -------------------------------------------------------------------------------------------------------------------- states
 
-    def connect(self, remote_qpn: int, port: PortAddress, remote: PortAddress, log_rd_atomic: int = _LOG_RD_ATOMIC_MAX) -> None:
+    def connect(
+        self,
+        remote_qpn: int,
+        port: PortAddress,
+        remote: PortAddress,
+        log_rd_atomic: int = _LOG_RD_ATOMIC_MAX,
+        psns: tuple[int, int] = (0, 0),
+    ) -> None:
         """Take the QP from RST to RTS, connected to a peer, or to itself with its own number and port (self-loopback).
 
         The QP answers its peer when this returns. It may send when the peer's connect has also returned, so synchronize in between. If a
@@ -194,13 +205,14 @@ class QueuePair:
             port: the port of this adapter.
             remote: the port of the peer's adapter. On InfiniBand a path to another subnet has a GRH.
             log_rd_atomic: the peer's log_rd_atomic.
+            psns: first PSN that this QP sends, and first PSN that the peer sends.
 
         Raises:
             TransportError: the QP is not in RST, the ports cannot communicate, or the adapter refuses.
         """
         self.rst2init(port)
-        self.init2rtr(remote_qpn, port, remote)
-        self.rtr2rts(log_rd_atomic)
+        self.init2rtr(remote_qpn, port, remote, psns[1])
+        self.rtr2rts(log_rd_atomic, psns[0])
 
     def rst2init(self, port: PortAddress) -> None:
         """Send RST2INIT_QP: bind the QP to a port and allow its peer WRITEs, READs, and atomics of up to 64 bits."""
@@ -208,11 +220,8 @@ class QueuePair:
         rights = {"rre": 1, "rwe": 1, "rae": 1, "atomic_mode": AtomicMode.UP_TO_64}
         self._move(Command.RST2INIT_QP, pm_state=PmState.MIGRATED, primary_address_path=path, **rights)
 
-    def init2rtr(self, remote_qpn: int, port: PortAddress, remote: PortAddress) -> None:
-        """Send INIT2RTR_QP: set the peer and answer it from then on. Arguments and errors are those of connect.
-
-        PSNs begin at 0 on both sides, like in NVSHMEM.
-        """
+    def init2rtr(self, remote_qpn: int, port: PortAddress, remote: PortAddress, receive_psn: int = 0) -> None:
+        """Send INIT2RTR_QP: set the peer and answer it from then on. Arguments and errors are those of connect."""
         self._check(Command.INIT2RTR_QP)  # before the address path queries the adapter
         self._move(
             Command.INIT2RTR_QP,
@@ -221,16 +230,18 @@ class QueuePair:
             remote_qpn=remote_qpn,
             min_rnr_nak=_MIN_RNR_NAK,
             log_rra_max=self.log_rd_atomic,
+            next_rcv_psn=receive_psn,
             primary_address_path=self._address_path(port, remote),
         )
 
-    def rtr2rts(self, log_rd_atomic: int = _LOG_RD_ATOMIC_MAX) -> None:
+    def rtr2rts(self, log_rd_atomic: int = _LOG_RD_ATOMIC_MAX, send_psn: int = 0) -> None:
         """Send RTR2RTS_QP: let the QP send. Arguments and errors are those of connect."""
         self._move(
             Command.RTR2RTS_QP,
             retry_count=self._path.retry_count,
             rnr_retry=_RNR_RETRY,
             log_sra_max=min(self.log_rd_atomic, log_rd_atomic),
+            next_send_psn=send_psn,
             primary_address_path={"ack_timeout": self._path.timeout},
         )
 
@@ -318,6 +329,11 @@ class QueuePair:
             "dscp": self._path.traffic_class >> _DSCP_SHIFT,
             "udp_sport": _UDP_SPORT if version >= _ROCE_V2 else 0,
         }
+
+
+def first_psn(port: PortAddress) -> int:
+    """Return the first PSN that a QP of a port sends: random on Ethernet, where others can send packets, otherwise 0, like in NVSHMEM."""
+    return secrets.randbits(_PSN_BITS) if port.link_layer == "Ethernet" else 0
 
 
 def query_roce_address(adapter: Adapter, port_num: int, index: int) -> dict[str, int]:

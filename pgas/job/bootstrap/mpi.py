@@ -16,6 +16,7 @@ from pgas.base.errors import BootstrapError
 from pgas.base.launcher import Launched
 from pgas.base.remedies import mend
 from pgas.base.waits import overdue, patience, say, until
+from pgas.job.bootstrap.own_addresses import own_host
 from pgas.job.bootstrap.processes import await_readers, siblings
 from pgas.job.bootstrap.shared_files import forget_early, forget_shared_files, guard_shared_files
 
@@ -135,6 +136,10 @@ class MPIBootstrap:
         self._mpi.COMM_WORLD.Abort(status)
         time.sleep(_ABORT_S)  # MPICH's Abort returns, and mpirun ends this process a moment later; meanwhile it must not call finalize().
         os._exit(status)
+
+    @property
+    def own_address(self) -> str:
+        return own_host()
 
     @property
     def last_call(self) -> str:

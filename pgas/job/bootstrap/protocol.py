@@ -58,6 +58,10 @@ class Bootstrap(Protocol):
     def place(self) -> str:
         """Where the ranks find each other; "" if MPI does this, or there are no others."""
 
+    @property
+    def own_address(self) -> str:
+        """The IP address by which other nodes reach this one."""
+
     def close(self) -> None:
         """Leave the job in good order. Further calls do nothing."""
 
@@ -70,6 +74,7 @@ class SingleBootstrap:
     missing: set[int] | None = None
     met = True
     last_call = place = ""
+    own_address = "127.0.0.1"
 
     def allgather(self, data: bytes, poll: Callable[[], None]) -> list[bytes]:
         return [data]

@@ -163,7 +163,7 @@ class Store:
         except BaseException:
             self._calls.socket.close()
             raise
-        self.place = f"the store at {at}"
+        self.place, self.own_address = f"the store at {at}", str(self._calls.socket.getsockname()[0])
         _clients.add(self)
 
     def _enter(self, address: Address, *, hears: bool) -> tuple[_Line, Address]:

@@ -1,4 +1,4 @@
-"""The software NIC, which replaces a NIC. PE 0 starts it, and every PE opens it.
+"""The software NIC, which replaces a NIC. The first PE of each node starts one, and every PE of the node opens it.
 
 This is the only module that imports transports/softhca. It does so only for a software NIC, because the rest works without that package.
 """
@@ -44,18 +44,26 @@ class SoftwareCard:
     Args:
         warn: function that shows the user a warning.
         rung_by_cpu: whether a CPU stores to its registers.
+        own_address: IP address by which other nodes reach this one.
         timeline: beginning of the names of trace files; "" for no timeline.
     """
 
     def __init__(
         self, requested: Mapping[str, Any], gpu: "GPU | None", pes: Sequence[topology.PE], me: int, warn: Callable[[str], None], *,
-        rung_by_cpu: bool, timeline: str = "",
+        rung_by_cpu: bool, own_address: str, timeline: str = "",
     ) -> None:  # fmt: skip
-        self._timeline = timeline
+        self._timeline, self._own_address = timeline, own_address
+        self.sharing = [pe.number for pe in pes if pe.node == pes[me].node]
         self._requested, self._gpu, self._pes, self._me, self._warn, self._rung_by_cpu = requested, gpu, pes, me, warn, rung_by_cpu
         self._process: SoftHCAProcess | None = None
 
-    def begin(self, n_pes: int) -> tuple[str, int]:
+    @property
+    def _net(self) -> str:
+        """The address or interface of the port: PGAS_SOFTHCA_NET; if that is not set, there is a port if there are several nodes."""
+        requested: str = self._requested["PGAS_SOFTHCA_NET"]
+        return requested or ("" if len(self.sharing) == len(self._pes) else self._own_address)
+
+    def begin(self) -> tuple[str, int]:
         """Start the software NIC with the engine and on the GPU that the variables request. Raises TransportError."""
         from pgas.transports.softhca.process import client
 
@@ -72,6 +80,7 @@ class SoftwareCard:
             "on_host": self._rung_by_cpu,
             "mops": requested["PGAS_SOFTHCA_MOPS"],
             "gbps": requested["PGAS_SOFTHCA_GBPS"],
+            "net": self._net,
         }
         if self._timeline:
             options["timeline"] = f"{self._timeline}.nic{self._me}", requested["PGAS_TRACE_EVENTS"] * 16
@@ -83,7 +92,7 @@ class SoftwareCard:
             if (slow := topology.slow_engine(self._pes, uuid(device))) is not None:
                 self._warn(slow)
             options |= {"device": device, "sms": sms, "percent": percent}
-        self._process = client.start(n_pes, **options)
+        self._process = client.start(len(self.sharing), **options)
         return self._process.name, self._process.pid
 
     def open(self, name: str, memory: Memory, shared: list[tuple[int, int, int]]) -> "SoftHCA":

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pgas.job.paths.gpu import GPU
 
 #: Variables that may differ from PE to PE: names and numbers of devices and GIDs differ by node, the launchers' variables by PE.
-LOCAL = frozenset({"PGAS_HCA", "PGAS_HCA_LIST", "PGAS_IB_GID_INDEX", *config.SECRETS})
+LOCAL = frozenset({"PGAS_HCA", "PGAS_HCA_LIST", "PGAS_IB_GID_INDEX", "PGAS_SOFTHCA_NET", *config.SECRETS})
 
 
 def choose(transport: str, requested: Mapping[str, Any], gpu: "GPU | None", turn: int) -> Choice:

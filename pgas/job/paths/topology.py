@@ -234,7 +234,11 @@ def choose_transport(requested: str, neighbors: Neighbors, ask: Ask, engine: str
         if without is None:
             return _with_nics(transport.name, name, neighbors, having[name], engine)
         lacking.setdefault(f"PE {without.number} has no NIC ({without.nic_reason})", []).append(name)
-    if neighbors.one_machine and neighbors.per_node and all(pe.nic for pes in having.values() for pe in pes):
+    if neighbors.one_machine:
+        joined = bool(neighbors.per_node) and all(pe.nic for pes in having.values() for pe in pes)
+    else:
+        joined = has_wire(engine, neighbors.pes[0]) and all(pe.nic == SOFTHCA for pes in having.values() for pe in pes)
+    if joined:
         return _with_nics(transport.name, through[0], neighbors, having[through[0]], engine)
     nics = ", ".join(f"for {' and '.join(names)} {why}" for why, names in lacking.items())
     raise TransportError(f"{refusal}; {nics}")
@@ -262,15 +266,22 @@ def _over(name: str, neighbors: Neighbors, pes: Sequence[PE], engine: str) -> st
     """Return a text with the PEs' NICs that a transport uses, or with the software NIC.
 
     Raises:
-        TransportError: if some PEs have no NIC, or the software NIC would have to connect nodes.
+        TransportError: if some PEs have no NIC, or a software NIC without a wire would have to connect nodes.
     """
     if real := [pe for pe in pes if pe.nic != SOFTHCA]:
         return _over_devices(pes, real)
-    if not neighbors.one_machine:
+    why, by = f": {pes[0].nic_reason}" if pes[0].nic_reason else "", choose_engine(engine, pes[0].gpu is not None)
+    if neighbors.one_machine:
+        return f"over the software NIC ({by} engine){why}"
+    if not has_wire(engine, pes[0]):
         where = _hosts(pes[0], next(pe for pe in pes if pe.node != pes[0].node))
-        raise TransportError(f"{where} are {_APART}: {name} over the software NIC connects only PEs on one node")
-    why = f": {pes[0].nic_reason}" if pes[0].nic_reason else ""
-    return f"over the software NIC ({choose_engine(engine, pes[0].gpu is not None)} engine){why}"
+        raise TransportError(f"{where} are {_APART}: {name} over the software NIC with the {by} engine connects only PEs on one node")
+    return f"over the software NICs of the nodes, with RoCE v2 over UDP between them ({by} engine){why}"
+
+
+def has_wire(engine: str, pe: PE) -> bool:
+    """Whether the software NIC of a PE's node can reach other nodes, which only the cpu engine can."""
+    return choose_engine(engine, pe.gpu is not None) == "cpu"
 
 
 def _over_devices(pes: Sequence[PE], real: Sequence[PE]) -> str:

@@ -85,7 +85,8 @@ def mtu_of(interface: str, *, v4: bool) -> Mtu:
     room = nbytes - (icrc.IPV4_BYTES if v4 else icrc.IPV6_BYTES) - icrc.UDP_BYTES - OVERHEAD_MAX
     fitting = [mtu for mtu in Mtu if mtu_nbytes(mtu) <= room]
     if not fitting:
-        raise TransportError(f"PGAS_SOFTHCA_NET: the MTU of {interface} is {nbytes}, but RoCE needs at least {nbytes - room + 256}")
+        least = nbytes - room + mtu_nbytes(min(Mtu))
+        raise TransportError(f"the software NIC needs an MTU of at least {least} bytes, but that of {interface} is {nbytes}")
     return fitting[-1]
 
 

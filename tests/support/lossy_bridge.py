@@ -1,0 +1,89 @@
+"""A bridge of two network interfaces that loses, repeats, reorders, delays, and damages RoCE packets; for kernels without netem.
+
+``python lossy_bridge.py ONE OTHER loss=0.01 delay=0.02 ...`` forwards frames until it gets SIGTERM, then prints what it did. Probabilities
+are of each packet; reorder is that of a delay of 2 ms more, delay is in seconds. Everything but UDP port 4791 passes unchanged. SIGUSR1
+takes the link down for RoCE packets, or up again.
+"""
+
+import collections
+import heapq
+import random
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+
+_SOL_PACKET, _PACKET_VNET_HDR, _PACKET_IGNORE_OUTGOING, _ETH_P_ALL = 263, 15, 23, 3
+
+#: struct virtio_net_hdr, which precedes each frame, so that checksums that nobody has computed yet pass through; Ethernet, IPv4, UDP.
+_VNET, _ETHERNET, _IPV4, _UDP = 10, 14, 20, 8
+_REORDER_S = 0.002
+
+
+def opened(interface):
+    """Return a socket for all frames of an interface."""
+    one = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
+    one.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
+    one.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    one.bind((interface, 0))
+    return one
+
+
+def is_roce(frame):
+    """Whether a frame is an IPv4 packet to UDP port 4791."""
+    at = _VNET + _ETHERNET
+    return frame[at - 2 : at] == b"\x08\0" and frame[at + 9] == 17 and frame[at + 22 : at + 24] == struct.pack(">H", 4791)
+
+
+def main(one, other, *options):
+    faults = collections.defaultdict(float, {name: float(value) for name, _, value in (option.partition("=") for option in options)})
+    draw, done, late = random.Random(int(faults["seed"])), collections.Counter(), []
+    state = {"down": False, "over": False}
+    signal.signal(signal.SIGUSR1, lambda *_: state.update(down=not state["down"]))
+    signal.signal(signal.SIGTERM, lambda *_: state.update(over=True))
+    ends = opened(one), opened(other)
+    print("ready", flush=True)
+
+    def send(end, frame):
+        try:
+            end.send(frame)
+        except OSError:
+            done["unsent"] += 1
+
+    while not state["over"]:
+        ready, _, _ = select.select(ends, (), (), max(0.0, min(0.1, late[0][0] - time.monotonic())) if late else 0.1)
+        while late and late[0][0] <= time.monotonic():
+            _, _, end, frame = heapq.heappop(late)
+            send(end, frame)
+        for end in ready:
+            frame, to = end.recv(1 << 17), ends[end is ends[0]]
+            if not is_roce(frame):
+                send(to, frame)
+                continue
+            done["packets"] += 1
+            if state["down"] or draw.random() < faults["loss"]:
+                done["lost"] += 1
+                continue
+            if draw.random() < faults["corrupt"]:
+                done["damaged"] += 1
+                frame, place = bytearray(frame), draw.randrange(_VNET + _ETHERNET + _IPV4 + _UDP, len(frame))
+                frame[place] ^= 1 << draw.randrange(8)
+            wait = faults["delay"]
+            if draw.random() < faults["reorder"]:
+                done["reordered"] += 1
+                wait += _REORDER_S
+            twice = draw.random() < faults["repeat"]
+            done["repeated"] += twice
+            for _ in range(1 + twice):
+                if wait:
+                    heapq.heappush(late, (time.monotonic() + wait, done["packets"], to, bytes(frame)))
+                else:
+                    send(to, frame)
+    print(*(f"{name}={number}" for name, number in done.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
