@@ -326,6 +326,32 @@ def test_packets_are_valid_for_scapy():
     assert kinds >= {0, 1, 3, 6, 7, 8, 12, 13, 14, 15, 17, 18, 19}
 
 
+def numbered(data, source, dest, identification):
+    """Return a packet with the ICRC that an IPv4 identification gives it."""
+    from scapy.all import IP, UDP
+    from scapy.contrib import roce
+
+    bth = roce.BTH(data)
+    bth.icrc = None
+    return bytes(IP(src=source, dst=dest, id=identification, flags="DF") / UDP(sport=4791, dport=4791) / bth)[28:]
+
+
+def test_peers_with_identifications():
+    """Packets of a peer that numbers its IP packets, like the kernel's Soft-RoCE, count, but not after unnumbered ones."""
+    pytest.importorskip("scapy", reason="capability missing: scapy")
+    packets = []
+    a, b, link = pair(watch=lambda _, to, data: packets.append((to, data)))
+    a.post(wqe.fetch_add, b.heap, KEY, a.heap, KEY, 1)
+    link.completed(a, 1)
+    request = next(data for to, data in packets if to is b)
+    now = 10**9 + link.steps * 100_000
+    for identification in (7, 0, 65535, 0, 0):
+        assert len(b.turn([(a.address, numbered(request, a.address, b.address, identification))], now)) == 1
+    assert b.turn([(a.address, numbered(request, a.address, b.address, 9))], now) == []
+    counted = b.records.counters()
+    assert (counted["duplicates"], counted["bad_icrc"], word(b, 0)) == (5, 1, 1)
+
+
 def test_strangers():
     """Packets of others, with a wrong PSN, or that are no packets, change nothing and are counted."""
     packets = []

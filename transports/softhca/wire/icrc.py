@@ -5,7 +5,8 @@ that routers change are ones: of IPv4 the type of service, time to live, and hea
 limit; the UDP checksum; and bth.resv8a. Its bytes are in the packet with the least significant first.
 
 A UDP socket does not show IP headers, so they are rebuilt (put_pseudo_header). An unconnected socket that forbids fragments sends
-identification 0, with the flag DF.
+identification 0, with the flag DF. Other devices, such as the kernel's Soft-RoCE, send other identifications over IPv4. Because the CRC is
+linear, the identification follows from the difference of two CRCs: identification().
 """
 
 from typing import Any
@@ -20,6 +21,9 @@ from pgas.transports.softhca.wire.packets import BTH_RESV8A, UDP_PORT, store_be3
 LRH_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES = 8, 20, 40, 8
 PSEUDO_V4, PSEUDO_V6 = LRH_BYTES + IPV4_BYTES + UDP_BYTES, LRH_BYTES + IPV6_BYTES + UDP_BYTES
 
+#: End of the IPv4 identification, from the beginning of the masked headers.
+ID_END = LRH_BYTES + 6
+
 _ONES = 0xFFFF_FFFF
 _POLYNOMIAL = 0xEDB8_8320
 _SLICES = 8
@@ -33,8 +37,8 @@ _IPV6_UDP_HOPS = 0x11FF  # next header and hop limit; the payload length is abov
 
 
 def tables() -> Any:
-    """Return the tables of crc(): for each of 8 bytes of a word, the CRC that it adds."""
-    table = np.zeros((_SLICES, 256), np.uint32)
+    """Return the tables: for each of 8 bytes of a word, the CRC that it adds; then the entry of the first table with an upper byte."""
+    table = np.zeros((_SLICES + 1, 256), np.uint32)
     for value in range(256):
         crc = value
         for _ in range(8):
@@ -42,6 +46,7 @@ def tables() -> Any:
         table[0, value] = crc
     for i in range(1, _SLICES):
         table[i] = table[i - 1] >> 8 ^ table[0, table[i - 1] & 0xFF]
+    table[_SLICES, table[0] >> 24] = np.arange(256)
     return table
 
 
@@ -110,3 +115,19 @@ def icrc(table: int, begin: int, bth: int, nbytes: int) -> int:
     value = crc(table, begin, bth - begin + nbytes)
     store_u32(bth + BTH_RESV8A, word)
     return value
+
+
+@device
+def identification(table: int, difference: int, nbytes: int) -> int:
+    """Return the IPv4 identification, in network order, that changes a CRC by a difference; -1 if there is none.
+
+    Args:
+        table: address of tables().
+        difference: the CRC with the identification, exclusive or the CRC with identification 0.
+        nbytes: bytes that the CRC covers after the identification.
+    """
+    state = difference
+    for _ in range(nbytes + 2):  # undo the CRC's steps over zeros
+        index = load_any_u32(table + 1024 * _SLICES + 4 * (state >> 24))
+        state = ((state ^ load_any_u32(table + 4 * index)) << 8 | index) & _ONES
+    return (state & 0xFF) << 8 | state >> 8 if state <= 0xFFFF else -1

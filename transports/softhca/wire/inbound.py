@@ -6,11 +6,11 @@ IBTA 9.6 (header validation). The window of PSNs is checked by the responder and
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.hostloop.sockets import receive_messages
 from pgas.transports.softhca import tables as t
-from pgas.transports.softhca.engine.ops import load, load_any_u32, load_published, load_u8
+from pgas.transports.softhca.engine.ops import load, load_any_u32, load_published, load_u8, store
 from pgas.transports.softhca.engine.states import count, state_of
 from pgas.transports.softhca.wire import records as r
 from pgas.transports.softhca.wire.completer import answered
-from pgas.transports.softhca.wire.icrc import icrc, put_pseudo_header
+from pgas.transports.softhca.wire.icrc import ID_END, icrc, identification, put_pseudo_header
 from pgas.transports.softhca.wire.packets import ICRC_BYTES, Rc, dest_qp, headers_end, opcode_of, pad_of, valid_bth
 from pgas.transports.softhca.wire.responder import acknowledge_due, requested
 
@@ -75,8 +75,22 @@ def from_peer(port: int, conn: int, source: int) -> int:
 
 @device
 def whole(port: int, conn: int, bth: int, length: int, source: int) -> int:
-    """Whether the ICRC of a packet is right."""
+    """Whether the ICRC of a packet is right.
+
+    A peer whose first packets have identification 0 must keep to it. From others, any identification is accepted over IPv4, which leaves 16
+    bits of the ICRC to detect errors.
+    """
     source_port = load_u8(source + r.SOCKADDR_PORT) << 8 | load_u8(source + r.SOCKADDR_PORT + 1)
     begin = put_pseudo_header(bth, load(port + r.PORT_V4), conn + r.CONN_GID, port + r.PORT_GID, source_port, length)
-    value = icrc(load(port + r.PORT_CRC), begin, bth, length - ICRC_BYTES)
-    return 1 if value == load_any_u32(bth + length - ICRC_BYTES) else 0
+    difference = icrc(load(port + r.PORT_CRC), begin, bth, length - ICRC_BYTES) ^ load_any_u32(bth + length - ICRC_BYTES)
+    unnumbered = load(conn + r.CONN_UNNUMBERED)
+    if difference == 0:
+        store(conn + r.CONN_UNNUMBERED, min(r.UNNUMBERED_ENOUGH, unnumbered + 1))
+        return 1
+    if load(port + r.PORT_V4) == 0 or unnumbered == r.UNNUMBERED_ENOUGH:
+        return 0
+    covered = bth - begin + length - ICRC_BYTES - ID_END
+    if identification(load(port + r.PORT_CRC), difference, covered) < 0:
+        return 0
+    store(conn + r.CONN_UNNUMBERED, 0)
+    return 1

@@ -78,15 +78,19 @@ WINDOW_FIRST, RESEND_FIRST_NS = 32, 20_000_000
     RESP_ACK,  # 1: an ACK is due
     RESP_FATAL,  # syndrome of the NAK that moved the queue pair to ERR; 0: none
     RESP_REPLAYS,  # atomics that were executed
-) = range(0, 8 * 47, 8)
+    CONN_UNNUMBERED,  # packets that came in a row with identification 0, up to UNNUMBERED_ENOUGH
+) = range(0, 8 * 48, 8)
 
 _FIELDS = {name.removeprefix("CONN_"): place for name, place in list(globals().items()) if name.startswith(("CONN_", "REQ_", "RESP_"))}
 
 #: Results of the last atomics, for duplicates (IBTA 9.4.5), as (PSN, original value): as many as a requester may have outstanding.
 REPLAYS = 1 << layout.LOG_MAX_RA
 REPLAY_BYTES = 16
-CONN_REPLAYS = RESP_REPLAYS + 8
+CONN_REPLAYS = CONN_UNNUMBERED + 8
 CONN_ROW = -(-(CONN_REPLAYS + REPLAYS * REPLAY_BYTES) // 64) * 64
+
+#: Number of packets with identification 0 in a row after which a peer's packets must all have it.
+UNNUMBERED_ENOUGH = 2
 
 # ------------------------------------------------------------------------------------------------------------------ posted WQE
 #: The first fields are those of the work record, up to WORK_NBYTES.
