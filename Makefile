@@ -59,10 +59,12 @@ RXE_TESTS := tests/mpi/test_requests.py
 RXE_NPES := 2 3
 RXE_TRAFFIC = for npes in $(RXE_NPES); do $(RXE_JOB) mpirun -n $$npes python -m pytest $(RXE_TESTS) -q; done
 RXE_FAULTS := TEST_TIMEOUT=200 python -m pytest tests/rxe/test_faults.py -q
+RXE_WIRE := TEST_TIMEOUT=600 python -m pytest tests/rxe/test_foreign.py -q
 RXE_MACHINES := python -m pytest tests/rxe/test_two_machines.py -q
 
 .PHONY: demo check check-all check-rxe check-gpu compare conformance docs site picture figures install lint types static loops unit compiled wheel \
-  mpi mpi-all two-paths sass packages programs programs-all rxe slow check-order check-rxe-faults check-rxe-machines check-rxe-suite clean
+  mpi mpi-all two-paths sass packages programs programs-all rxe slow check-order check-rxe-faults check-rxe-machines check-rxe-suite \
+  check-rxe-wire clean
 
 $(VENV)/demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -102,7 +104,8 @@ packages: $(VENV)/dev
 
 # check-rxe and check-rxe-faults in one guest. Status 77: no guest can run on this machine, and a line said why.
 rxe: $(VENV)/dev
-	@$(RXE) run --forks --timeout 3600 sh -ec '$(RXE_TRAFFIC); $(RXE_MACHINES) -m "not slow"; $(RXE_FAULTS)' || { \
+	@$(RXE) run --forks --also pgas.transports.softhca.wire.loop --timeout 3600 \
+	  sh -ec '$(RXE_TRAFFIC); $(RXE_WIRE); $(RXE_MACHINES) -m "not slow"; $(RXE_FAULTS)' || { \
 	  status=$$?; test $$status = 77 && echo "rxe skipped: the line above says why" || exit $$status; }
 
 static: $(VENV)/dev
@@ -255,6 +258,10 @@ check-rxe-suite: $(VENV)/dev
 ## check-rxe-faults: links that go down, peers that are killed, limits: each an error on every PE, in that guest
 check-rxe-faults: $(VENV)/dev
 	$(RXE) run --forks --timeout 1200 sh -ec '$(RXE_FAULTS)'
+
+## check-rxe-wire: the wire of the software NIC against the kernel's Soft-RoCE, requests of every kind in both directions; 3 minutes
+check-rxe-wire: $(VENV)/dev
+	$(RXE) run --forks --also pgas.transports.softhca.wire.loop --timeout 1200 sh -ec '$(RXE_WIRE)'
 
 ## check-rxe-machines: jobs on two machines of two PEs, p2p,ibrc: programs, conformance tests, deaths and a link that goes down; 16 minutes
 check-rxe-machines: $(VENV)/dev

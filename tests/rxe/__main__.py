@@ -13,7 +13,7 @@ from rxe import guest, packages
 UNAVAILABLE = 77
 
 
-def _run(command: list[str], timeout_s: float, *, forks: bool) -> int:
+def _run(command: list[str], timeout_s: float, *, forks: bool, also: list[str]) -> int:
     if (machine := platform.machine()) != "x86_64" or sys.platform != "linux":
         raise packages.Missing(f"the guest is for Linux on x86_64, this is {sys.platform} on {machine}")
     packages.install(packages.GUEST)
@@ -22,7 +22,8 @@ def _run(command: list[str], timeout_s: float, *, forks: bool) -> int:
     if forks:
         os.environ.update(guest.ANY_PROCESSOR, NUMBA_CACHE_DIR=str(packages.cache_folder() / "numba"))
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise the emulated guest compiles all of pgas
-        subprocess.run([sys.executable, "-c", "from rxe import forks; forks.preload()"], check=True)
+        preload = "; ".join(["from rxe import forks", "forks.preload()", *(f"import {module}" for module in also)])
+        subprocess.run([sys.executable, "-c", preload], check=True)
         command = [sys.executable, "-m", "rxe.forks", *command]
     status = guest.boot(kernel, command, timeout_s)
     return 1 if status == UNAVAILABLE else status  # the command's own status must not look like a skip
@@ -36,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     run = actions.add_parser("run", help="run a command in the guest; its exit status, 124: too long, 125: guest died")
     run.add_argument("--timeout", type=float, default=600, metavar="SECONDS", help="for boot and command (600)")
     run.add_argument("--forks", action="store_true", help="run it under rxe.forks: Python starts once and imports the tests' modules once")
+    run.add_argument("--also", action="append", default=[], metavar="MODULE", help="with --forks: compile this module on the machine")
     run.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     options = parser.parse_args(arguments)
     if options.action == "run" and not options.command:
@@ -44,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         if options.action == "run":
-            return _run(options.command, options.timeout, forks=options.forks)
+            return _run(options.command, options.timeout, forks=options.forks, also=options.also)
         packages.install(packages.VERBS)
         packages.link_pyverbs()
     except packages.Missing as missing:

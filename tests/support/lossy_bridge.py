@@ -33,9 +33,11 @@ def opened(interface):
 
 
 def is_roce(frame):
-    """Whether a frame is an IPv4 packet to UDP port 4791."""
+    """Whether a frame is a packet to UDP port 4791, over IPv4 or IPv6."""
     at = _VNET + _ETHERNET
-    return frame[at - 2 : at] == b"\x08\0" and frame[at + 9] == 17 and frame[at + 22 : at + 24] == struct.pack(">H", 4791)
+    kind = frame[at - 2 : at]
+    protocol, length = (frame[at + 9], 20) if kind == b"\x08\0" else (frame[at + 6], 40) if kind == b"\x86\xdd" else (0, 0)
+    return protocol == 17 and frame[at + length + 2 : at + length + 4] == struct.pack(">H", 4791)
 
 
 def main(one, other, *options):

@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Addresses of the machines.
-FIRST, SECOND = "10.0.0.1", "10.0.0.2"
+#: Addresses of the machines, over IPv4 and IPv6.
+ADDRESSES = {4: ("10.0.0.1", "10.0.0.2"), 6: ("fd00::1", "fd00::2")}
 
 #: Script of the namespace of the bridge; the machines are those of two processes that sleep.
 _SCRIPT = """
@@ -25,9 +25,9 @@ machine; a=$pid; machine; b=$pid
 bridge= first= second=
 trap 'kill $a $b $bridge $first $second 2> /dev/null' EXIT
 enter() { ip link add end$1 type veth peer name wire netns $2; ip link set end$1 up; nsenter --target $2 --net sh -c "
-  ip link set lo up; ip address add $3/24 dev wire; ip link set wire up"; }
-enter 1 $a FIRST_ADDRESS
-enter 2 $b SECOND_ADDRESS
+  ip link set lo up; ip address add $3/24 dev wire ${4-}; ip link set wire up"; }
+enter 1 $a FIRST_ADDRESS OPTIONS
+enter 2 $b SECOND_ADDRESS OPTIONS
 BRIDGE > bridge 2>&1 & bridge=$!
 until grep -q ready bridge; do sleep 0.05; done
 nsenter --target $a --net sh -c FIRST_COMMAND > first 2>&1 & first=$!
@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
     bridge: dict[str, int]  #: packets, lost, repeated, reordered, damaged
 
 
-def run(folder, *program, n=1, faults="", hook="true", timeout_s=600, **variables):
+def run(folder, *program, n=1, faults="", hook="true", timeout_s=600, version=4, **variables):
     """Run a job of n PEs on each of two machines, and return its outcome.
 
     Args:
@@ -56,16 +56,19 @@ def run(folder, *program, n=1, faults="", hook="true", timeout_s=600, **variable
         program: arguments of pgas.run.
         faults: arguments of lossy_bridge.py.
         hook: commands of the shell between the start of the launchers and their end; $bridge is the bridge's process.
+        version: version of IP.
         variables: environment variables of both launchers.
     """
     if subprocess.run(["unshare", "--map-root-user", "--net", "true"], check=False, capture_output=True).returncode:
         pytest.skip("capability missing: network namespaces")
-    shared = [sys.executable, "-m", "pgas.run", "-n", str(n), "--nnodes", "2", "--master", f"{FIRST}:29400", "--node-rank"]
+    first, second = ADDRESSES[version]
+    master = f"{first}:29400" if version == 4 else f"[{first}]:29400"
+    shared = [sys.executable, "-m", "pgas.run", "-n", str(n), "--nnodes", "2", "--master", master, "--node-rank"]
     commands = [shlex.quote(shlex.join([*shared, rank, *map(str, program)])) for rank in "01"]
     bridge = shlex.join([sys.executable, str(ROOT / "tests/support/lossy_bridge.py"), "end1", "end2", *faults.split()])
-    script = _SCRIPT
+    script = _SCRIPT.replace("OPTIONS", "nodad" if version == 6 else "")
     for name, text in {
-        "FIRST_ADDRESS": FIRST, "SECOND_ADDRESS": SECOND, "BRIDGE": bridge, "FIRST_COMMAND": commands[0], "SECOND_COMMAND": commands[1],
+        "FIRST_ADDRESS": first, "SECOND_ADDRESS": second, "BRIDGE": bridge, "FIRST_COMMAND": commands[0], "SECOND_COMMAND": commands[1],
         "HOOK": hook,
     }.items():  # fmt: skip
         script = script.replace(name, text, 1)
@@ -73,7 +76,7 @@ def run(folder, *program, n=1, faults="", hook="true", timeout_s=600, **variable
     job = {"PGAS_SECRET": "of the two machines", "PGAS_SYMMETRIC_SIZE": "64M", "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(ROOT)}
     command = ["unshare", "--map-root-user", "--net", "bash", "-c", script]
     subprocess.run(command, cwd=folder, env={**inherited, **job, **variables}, timeout=timeout_s, check=False)
-    first, second, bridged = ((Path(folder) / name).read_text() for name in ("first", "second", "bridge"))
+    *outputs, bridged = ((Path(folder) / name).read_text() for name in ("first", "second", "bridge"))
     statuses = [int(status) for status in (Path(folder) / "status").read_text().split()]
     counted = (word.partition("=") for word in bridged.split() if "=" in word)
-    return Outcome(statuses, (first, second), {name: int(number) for name, _, number in counted})
+    return Outcome(statuses, (outputs[0], outputs[1]), {name: int(number) for name, _, number in counted})

@@ -35,6 +35,9 @@ from pgas.transports.softhca.wire.packets import (
 )
 from pgas.transports.softhca.wire.requester import WINDOW_MAX, backoff, entry_of, go_back, locate, read_end, restore
 
+#: Number of PSNs before the first that is not acknowledged whose responses may be late ones, which are ignored.
+STALE = 1 << 16
+
 
 @device
 def answered(hca: int, qp: int, port: int, work: int, bth: int, data: int, nbytes: int) -> int:
@@ -49,7 +52,7 @@ def answered(hca: int, qp: int, port: int, work: int, bth: int, data: int, nbyte
     unacked, opcode = load(conn + r.REQ_UNACKED), opcode_of(bth)
     psn = extend(psn_of(bth), unacked)
     if psn < unacked or psn >= load(conn + r.REQ_HIGH):
-        return count(port + r.PORT_BAD_RESPONSE, 1) if psn < unacked - r.MTU_MAX or psn > load(conn + r.REQ_HIGH) + r.MTU_MAX else 0
+        return count(port + r.PORT_BAD_RESPONSE, 1) if psn < unacked - STALE or psn > load(conn + r.REQ_HIGH) else 0
     if opcode == Rc.ACKNOWLEDGE:
         return acknowledged(hca, qp, port, work, conn, psn, syndrome_of(bth))
     if cover(hca, qp, port, work, conn, psn - 1) == 0 or load(conn + r.REQ_UNACKED) != psn:
