@@ -113,7 +113,8 @@ static: $(VENV)/dev
 
 # Compile the CPU loops (forwarder, proxy thread, software card) once; tests that start in parallel would each compile them.
 LOOPS := from pgas.transports.ibgda import forwarding; from pgas.transports.ibrc import loop, work_requests, wqes; \
-  from pgas.transports.softhca.engine import loop as engine; forwarding._loop(); loop.compiled(wqes); loop.compiled(work_requests)
+  from pgas.transports.softhca.engine import loop as engine; from pgas.transports.softhca.wire import loop as wire; \
+  forwarding._loop(); loop.compiled(wqes); loop.compiled(work_requests)
 
 loops: $(VENV)/dev
 	@NUMBA_ENABLE_CUDASIM=1 python -c "$(LOOPS)"
