@@ -1,6 +1,8 @@
 """RC between two cards over a link in memory: data, order of completions, errors at both ends, and all of it on a bad link."""
 
 import random
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -374,8 +376,9 @@ def test_strangers():
     assert word(b, 0) == 1
 
 
-def test_random_packets_change_nothing():
-    """Mutations of valid packets, most with a right ICRC: none is applied unless it is a request of the peer, which is not in this test."""
+@pytest.mark.parametrize("turns", [300, pytest.param(20_000, marks=pytest.mark.slow)], ids=["15 thousand", "1 million"])
+def test_random_packets_change_nothing(turns):
+    """Damaged and random packets of the peer: none is applied."""
     packets = []
     a, b, link = pair(watch=lambda _, to, data: packets.append((to, data)))
     for build, extra in ((wqe.write, (3000,)), (wqe.read, (3000,)), (wqe.fetch_add, (1,))):
@@ -383,9 +386,12 @@ def test_random_packets_change_nothing():
     link.completed(a, 3)
     draw, before = random.Random(11), b.memory.copy()
     valid = [data for to, data in packets if to is b]
-    for turn in range(300):
+    for turn in range(turns):
         inbound = []
         for _ in range(50):
+            if draw.random() < 0.2:
+                inbound.append((a.address, draw.randbytes(draw.randrange(100))))
+                continue
             data = bytearray(draw.choice(valid))
             for _ in range(draw.randrange(1, 6)):
                 data[draw.randrange(len(data))] = draw.getrandbits(8)
@@ -393,3 +399,47 @@ def test_random_packets_change_nothing():
         b.turn(inbound, 10**9 + (link.steps + turn) * 100_000)
     assert (b.memory == before).all()
     assert b.records.counters()["bad_icrc"] > 1000
+
+
+@pytest.mark.parametrize("turns", [300, pytest.param(20_000, marks=pytest.mark.slow)], ids=["15 thousand", "1 million"])
+def test_packets_that_are_well_formed_and_wrong(turns):
+    """Requests of the peer with random fields and a right ICRC reach no memory outside what its keys permit, and no card ends."""
+    packets = []
+    a, b, link = pair(watch=lambda _, to, data: packets.append((to, data)))
+    for build, extra in ((wqe.write, (3000,)), (wqe.read, (3000,)), (wqe.fetch_add, (1,)), (wqe.masked_fetch_add, (8, 1))):
+        a.post(build, b.heap, KEY, a.heap, KEY, *extra)
+    link.completed(a, 4)
+    valid = [data for to, data in packets if to is b]
+    begin, end = 1 << 18, 1 << 19
+    b.key["start"], b.key["address"], b.key["nbytes"] = b.heap + begin, b.heap + begin, end - begin
+    draw, before = random.Random(12), b.memory.copy()
+    answers = executed = 0
+    for turn in range(turns):
+        inbound, expected = [], int(b.connection["resp_expected"])
+        for k in range(50):
+            data = bytearray(draw.choice(valid)[:-4])
+            for _ in range(draw.randrange(3)):
+                data[draw.randrange(12, len(data))] = draw.getrandbits(8)
+            data[0] = draw.choice((data[0], draw.getrandbits(8), draw.randrange(0x18)))
+            data[9:12] = ((expected + k * draw.choice((0, 1)) + draw.choice((0, 0, 0, -1, 1))) & 0xFFFFFF).to_bytes(3, "big")
+            if len(data) >= 28 and draw.random() < 0.8:
+                data[12:20] = (b.heap + draw.randrange(1 << 20)).to_bytes(8, "big")
+            inbound.append((a.address, signed(a.address, b.address, bytes(data))))
+        answers += len(b.turn(inbound, 10**9 + (link.steps + turn) * 100_000))
+        executed += int(b.connection["resp_expected"]) != expected
+        if b.qp["broken"]:  # an error of class C; go on with a new connection
+            b.qp["broken"] = 0
+            b.connection["resp_fatal"] = b.connection["resp_message"] = 0
+    assert answers > turns
+    assert executed > turns // 50
+    assert (b.memory[:begin] == before[:begin]).all()
+    assert (b.memory[end:] == before[end:]).all()
+
+
+def signed(source, dest, payload):
+    """Return a packet with its ICRC, without scapy, which takes a millisecond for one."""
+    udp = struct.pack(">HHHH", 4791, 4791, len(payload) + 12, 0xFFFF)
+    ip = struct.pack(">BBHHHBBH", 0x45, 0xFF, len(payload) + 32, 0, 0x4000, 0xFF, 17, 0xFFFF)
+    ip += bytes(map(int, source.split("."))) + bytes(map(int, dest.split(".")))
+    covered = b"\xff" * 8 + ip + udp + payload[:4] + b"\xff" + payload[5:]
+    return payload + zlib.crc32(covered).to_bytes(4, "little")
