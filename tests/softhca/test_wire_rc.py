@@ -147,6 +147,13 @@ def test_sends_and_writes_with_immediate_data(faults):
         assert (b.memory[k << 13 : (k << 13) + nbytes] == a.memory[k : k + nbytes]).all()
 
 
+def test_the_fields_of_the_wire_are_in_the_rows():
+    """They are not among those that the cuda engine copies."""
+    assert t.QP_WIRE + 8 <= t.QP_ROW
+    assert t.CONTROL.itemsize >= t.CTL_WIRE + 8
+    assert 8 * len(t.QP.names) <= t.QP_WIRE
+
+
 def ended(node):
     """Return the syndrome and vendor syndrome of a node's first error, and the node's state."""
     state = int(node.qp["state"])

@@ -140,7 +140,7 @@ class Node:
         self.records.connect(ROW, gid, sockaddr(peer.address), **rtr)
         self.records.start(ROW, send_psn=send, cursor=0, **self.options)
         self.qp["remote_qpn"], self.qp["send_psn"], self.qp["recv_psn"] = peer.qpn, send, receive
-        self.qp["wire"] = self.records.connection(ROW)
+        self.tables.set_wire(ROW, self.records.connection(ROW))
         self.tables.move(ROW, t.RTS)
 
     # ------------------------------------------------------------------------------------------------------------ work requests

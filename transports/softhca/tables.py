@@ -108,8 +108,7 @@ FREE = 15
     QP_ERROR_INDEX,
     QP_ERROR_NBYTES,  # bytes of its WQE in Tables.error_wqes
     QP_ERROR_WQE,  # their address
-    QP_WIRE,  # address of its connection, which the firmware sets; 0: the peer is on this card
-) = range(0, 8 * 45, 8)
+) = range(0, 8 * 44, 8)
 
 #: Names of the counters since RST, in the order of printed tables.
 COUNTERS = (
@@ -204,8 +203,7 @@ LOCAL_READ = 1 << 30
     CTL_EVENTS,  # address of the ring of a timeline's events, number of events written, mask of the ring's slots
     CTL_EVENTS_TICKET,
     CTL_EVENTS_MASK,
-    CTL_WIRE,  # address of the record of the port (wire/records.py); 0: none
-) = range(0, 8 * 38, 8)
+) = range(0, 8 * 37, 8)
 
 # ------------------------------------------------------------------------------------------------------------------ late data
 (
@@ -268,6 +266,11 @@ def record(prefix: str, constants: Mapping[str, Any], nbytes: int = 0) -> np.dty
 
 
 QP, RQ, CQ, MKEY, CONTROL = (record(prefix, globals()) for prefix in ("QP_", "RQ_", "CQ_", "MKEY_", "CTL_"))
+
+#: Fields of the cpu engine alone, after those that the cuda engine copies: address of a QP's connection (0: the peer is on this card), and
+#: address of the port's record (wire/records.py). The firmware writes them.
+QP_WIRE, CTL_WIRE = 8 * len(QP.names or ()), 8 * len(CONTROL.names or ())
+
 SWEEP = np.dtype({"names": ["sweep"], "formats": ["<i8"], "offsets": [0], "itemsize": 64})
 SWEEP_ROW = SWEEP.itemsize
 QP_ROW, RQ_ROW, CQ_ROW, MKEY_ROW = QP.itemsize, RQ.itemsize, CQ.itemsize, MKEY.itemsize
@@ -368,6 +371,10 @@ class Tables:
         """Set the state of a QP; its row is complete for that state."""
         atomics.store_release_u64(int(self.qps.ctypes.data) + row * QP_ROW + QP_STATE, state)
         self._publish(self.qps, row * QP_ROW + QP_STATE, 8)
+
+    def set_wire(self, row: int, connection: int) -> None:
+        """Set the address of a QP's connection while the engine does not use the QP; 0 for none."""
+        atomics.store_release_u64(int(self.qps.ctypes.data) + row * QP_ROW + QP_WIRE, connection)
 
     def set(self, field: int, value: int) -> None:
         """Set a word of the control record while the engine runs."""

@@ -73,6 +73,7 @@ class EmulatedQueuePair(Owned):
     page: int = 0
     qpc: dict[str, Any] = field(default_factory=dict)
     wq: range = range(0)  #: addresses of its queues
+    connection: int = 0  #: address of its connection; 0 if its peer is on this card
 
 
 def require(condition: object, status: Status, why: Why) -> None:
@@ -210,7 +211,7 @@ class QueuePairs:
             raise Refused(Status.LIM, Why.NO_QP)
         qpn = self._qp_rows.generation(row, _QP_GENERATION_BITS) << layout.LOG_MAX_QP | row
         record = self.tables.qps[row]
-        for name in (*_VOLATILE, "access", "remote_qpn", "send_psn", "recv_psn", "log_msg_max", "wire"):
+        for name in (*_VOLATILE, "access", "remote_qpn", "send_psn", "recv_psn", "log_msg_max"):
             record[name] = 0
         record["qpn"], record["pe"], record["pd"] = qpn, pe, qpc["pd"]
         record["worker"] = (cq.worker or 0) % self.tables.workers
@@ -221,6 +222,7 @@ class QueuePairs:
         for other in uar.qpns if uar.buffers == SHARED else ():
             self.tables.qps[self.qps[other].row]["buffers"] = SHARED
             self.tables.publish_qp(self.qps[other].row, whole=False)
+        self.tables.set_wire(row, 0)
         receive = self.tables.rqs[row]
         for name in tables.RQ.names or ():
             receive[name] = 0
@@ -266,15 +268,16 @@ class QueuePairs:
             require(qpc["remote_qpn"], Status.BAD_PARAM, Why.REMOTE_QPN)
             require(path["rlid"] or path["rgid_rip"], Status.BAD_PARAM, Why.ADDRESS_PATH)
             record["remote_qpn"], record["recv_psn"], record["log_msg_max"] = qpc["remote_qpn"], qpc["next_rcv_psn"], qpc["log_msg_max"]
-            record["worker"], record["wire"] = self._worker(qp, qpc["remote_qpn"]), 0
+            record["worker"] = self._worker(qp, qpc["remote_qpn"])
             if self._port is not None:
                 gid = path["rgid_rip"].to_bytes(16, "big")
                 require(self._port.reachable(gid), Status.BAD_PARAM, Why.GID_KIND)
-                record["wire"] = self._port.connect(qp.row, gid, qpc)
+                qp.connection = self._port.connect(qp.row, gid, qpc)
+                self.tables.set_wire(qp.row, qp.connection)
         elif opcode == Command.RTR2RTS_QP:
             require(qpc["log_sra_max"] <= layout.LOG_MAX_RA, Status.BAD_PARAM, Why.RD_ATOMIC)
             record["send_psn"], receive["rnr_retry"] = qpc["next_send_psn"], qpc["rnr_retry"]
-            if self._port is not None and record["wire"]:
+            if self._port is not None and qp.connection:
                 self._port.start(qp.row, qpc, int(record["consumer"]))
             self.objects.clear_register(qp.page, int(record["qpn"]))  # a doorbell before RTS is lost
         qp.qpc = after
@@ -298,7 +301,7 @@ class QueuePairs:
             record[name] = 0
         for name in _VOLATILE_RQ:
             self.tables.rqs[qp.row][name] = 0
-        record["wire"] = 0
+        self.tables.set_wire(qp.row, 0)
         self.tables.publish_qp(qp.row, whole=True)
         self.objects.clear_register(qp.page, int(record["qpn"]))
 
