@@ -94,7 +94,7 @@ _KINDS = (
         (r"UDP port 4791", r"PGAS_SOFTHCA_NET", r"RoCE v2 over UDP", r"software NIC.* (has no wire|needs an MTU|connects only PEs on one)"),
         "the software NIC cannot reach those of other machines: it needs an address of this machine, UDP port 4791 there, and the cpu "
         "engine",
-        "set PGAS_SOFTHCA_NET to an address or interface of this machine that the others reach, one for each job; open UDP port 4791 "
+        "set PGAS_SOFTHCA_NET to an address or interface of this machine that the others reach; open UDP port 4791 "
         "between them; python -m pgas hca shows what its port has sent and dropped; docs/rdma.md describes the wire. On GPUs, use RDMA "
         "devices"),
     Remedy("software NIC",

@@ -170,12 +170,39 @@ def test_addresses_that_are_not_there(cards):
     for net, why in (
         ("192.0.2.1", "does not have this address; it has .*lo 127.0.0.1"),
         ("nowhere0", "no such interface with an address"),
-        (ADDRESSES[0], "cannot use UDP port 4791 of 127.0.0.77: another software NIC or the kernel's Soft-RoCE uses it"),
     ):
         with pytest.raises(TransportError, match=why):
             client.start(1, net=net)
     with pytest.raises(TransportError, match="cuda engine of the software NIC has no wire"):
         client.start(1, net="lo", engine="cuda")
+
+
+def test_a_second_job_with_the_same_addresses(cards):
+    """Its cards have other UDP ports, which their peers learn."""
+    others = [client.start(1 << 15, net=address) for address in ADDRESSES]
+    pes = [rig.PE(card.name, number) for number, card in enumerate(others)]
+    try:
+        for _ in range(512):
+            pes[1].hca._connection.ask(RequestKind.ALLOC_UAR, [0])
+        ports = [port_of(card)["udp_port"] for card in others]
+        assert 4791 not in ports
+        assert [port_of(card)["udp_port"] for card in cards] == [4791, 4791]
+        a, b = QP(pes[0]), QP(pes[1])
+        for qp, peer in ((a, b), (b, a)):
+            mac = qp.pe.hca.destination_mac(0, peer.pe.hca.query_port(), None)
+            path = {"vhca_port_num": 1, "rgid_rip": gid(peer.pe), "rmac_47_32": 0x0200, "rmac_31_0": int.from_bytes(mac[2:], "big")}
+            qp.init().rtr(peer, primary_address_path=path)
+        for qp in (a, b):
+            qp.rts()
+        pes[0].word(0, 5)
+        a.run(wqe.write, pes[1].heap, pes[1].key, pes[0].heap, pes[0].key, 8)
+        b.run(wqe.fetch_add, pes[0].heap, pes[0].key, pes[1].heap + 8, pes[1].key, 1)
+        assert (pes[1].word(0), pes[0].word(0)) == (5, 6)
+    finally:
+        for pe in pes:
+            pe.close()
+        for card in others:
+            card.end()
 
 
 def test_an_idle_card_costs_little(cards):

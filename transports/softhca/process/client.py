@@ -28,8 +28,8 @@ from pgas.transports.softhca.syndromes import command_text
 #: Time limit in seconds for the start of a software NIC; the first start after an installation compiles the engine.
 _START_TIMEOUT_S = 300.0
 
-#: A locally administered MAC address.
-_ANY_MAC = bytes.fromhex("020000000001")
+#: Beginning of the MAC address of a software NIC's port (wire/port.py). Its LID, which has no other use on Ethernet, is the UDP port.
+_MAC_PREFIX = bytes.fromhex("02000000")
 
 
 class SoftHCAProcess:
@@ -339,15 +339,15 @@ class SoftHCA(Observer):
 
     def query_port(self) -> PortAddress:
         if (port := self._connection.server["port"]) is not None:
-            return PortAddress(1, "Ethernet", port["mtu"], 0, bytes.fromhex(port["gid"]), 100.0)
+            return PortAddress(1, "Ethernet", port["mtu"], port["udp_port"], bytes.fromhex(port["gid"]), 100.0)
         gid = bytes.fromhex("fe80000000000000020000fffe000001")
         return PortAddress(1, "InfiniBand", 5, layout.LID, gid, 100.0)
 
     def destination_mac(self, pdn: int, remote: PortAddress, path: AddressPath) -> bytes:
-        """Return any MAC address, because the kernel finds that of the packets."""
+        """Return the MAC address of a software NIC, which has its UDP port. The kernel finds that of the packets."""
         if self._connection.server["port"] is None:
             raise TransportError(f"{self.name} has an InfiniBand port")
-        return _ANY_MAC
+        return _MAC_PREFIX + remote.lid.to_bytes(2, "big")
 
     def syndrome_words(self, syndrome: int) -> str:
         return command_text(syndrome)

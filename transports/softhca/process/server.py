@@ -200,7 +200,7 @@ class Server:
         self._connections[pe] = connection
         self._came += 1
         port = self._card.port
-        address = None if port is None else {"gid": port.gid.hex(), "mtu": int(port.mtu)}
+        address = None if port is None else {"gid": port.gid.hex(), "mtu": int(port.mtu), "udp_port": port.udp_port}
         return {"pid": os.getpid(), "eqn": EQN, "engine": self._card.engine.words, "port": address}, (self._card.bar,)
 
     def _share(self, connection: Connection, address: int, nbytes: int, fds: list[int]) -> None:

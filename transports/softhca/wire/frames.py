@@ -7,7 +7,7 @@ at the end of a pass or when there is no room.
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.hostloop.sockets import send_messages, wait_writable
 from pgas.transports.softhca import tables as t
-from pgas.transports.softhca.engine.ops import load, load_any_u32, store, store_u32
+from pgas.transports.softhca.engine.ops import load, load_any_u32, load_be32, store, store_u32
 from pgas.transports.softhca.engine.states import count
 from pgas.transports.softhca.wire import records as r
 from pgas.transports.softhca.wire.icrc import icrc, put_pseudo_header
@@ -47,9 +47,8 @@ def complete_frame(port: int, qp: int, bth: int, opcode: int, end: int, nbytes: 
         store_u32(bth + ((end + nbytes) & ~3), _kept(bth + ((end + nbytes) & ~3), 4 - pad))
     put_bth(bth, opcode, pad, load(qp + t.QP_REMOTE_QPN), ackreq, psn)
     length = end + nbytes + pad
-    begin = put_pseudo_header(
-        bth, load(port + r.PORT_V4), port + r.PORT_GID, conn + r.CONN_GID, load(port + r.PORT_UDP), length + ICRC_BYTES
-    )
+    own, peer, peer_udp = port + r.PORT_GID, conn + r.CONN_GID, load_be32(conn + r.CONN_SOCKADDR) & 0xFFFF
+    begin = put_pseudo_header(bth, load(port + r.PORT_V4), own, peer, load(port + r.PORT_UDP), peer_udp, length + ICRC_BYTES)
     store_u32(bth + length, icrc(load(port + r.PORT_CRC), begin, bth, length))
     index = load(port + r.PORT_OUT_COUNT)
     header = load(port + r.PORT_OUT) + index * r.MMSG_BYTES

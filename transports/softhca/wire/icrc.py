@@ -15,7 +15,7 @@ import numpy as np
 
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.softhca.engine.ops import load_any, load_any_u32, load_be32, load_u8, store_u32
-from pgas.transports.softhca.wire.packets import BTH_RESV8A, UDP_PORT, store_be32
+from pgas.transports.softhca.wire.packets import BTH_RESV8A, store_be32
 
 #: Bytes before the BTH from which the CRC begins, over IPv4 and IPv6.
 LRH_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES = 8, 20, 40, 8
@@ -74,19 +74,19 @@ def crc(table: int, at: int, nbytes: int) -> int:
 
 
 @device
-def put_pseudo_header(bth: int, v4: int, source: int, dest: int, source_port: int, nbytes: int) -> int:
+def put_pseudo_header(bth: int, v4: int, source: int, dest: int, source_port: int, dest_port: int, nbytes: int) -> int:
     """Write the masked headers before a BTH, and return where they begin.
 
     Args:
         bth: address of the BTH.
         v4: whether over IPv4.
         source, dest: addresses of both addresses, in network order.
-        source_port: the UDP source port.
+        source_port, dest_port: the UDP ports.
         nbytes: bytes of the UDP payload, with the ICRC.
     """
     udp = bth - UDP_BYTES
     length = nbytes + UDP_BYTES
-    store_be32(udp, source_port << 16 | UDP_PORT)
+    store_be32(udp, source_port << 16 | dest_port)
     store_be32(udp + 4, length << 16 | 0xFFFF)
     if v4 != 0:
         ip = udp - IPV4_BYTES

@@ -6,7 +6,7 @@ IBTA 9.6 (header validation). The window of PSNs is checked by the responder and
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.hostloop.sockets import receive_messages
 from pgas.transports.softhca import tables as t
-from pgas.transports.softhca.engine.ops import load, load_any_u32, load_published, load_u8, store
+from pgas.transports.softhca.engine.ops import load, load_any_u32, load_be32, load_published, store
 from pgas.transports.softhca.engine.states import count, state_of
 from pgas.transports.softhca.wire import records as r
 from pgas.transports.softhca.wire.completer import answered
@@ -80,8 +80,8 @@ def whole(port: int, conn: int, bth: int, length: int, source: int) -> int:
     A peer whose first packets have identification 0 must keep to it. From others, any identification is accepted over IPv4, which leaves 16
     bits of the ICRC to detect errors.
     """
-    source_port = load_u8(source + r.SOCKADDR_PORT) << 8 | load_u8(source + r.SOCKADDR_PORT + 1)
-    begin = put_pseudo_header(bth, load(port + r.PORT_V4), conn + r.CONN_GID, port + r.PORT_GID, source_port, length)
+    peer_udp, own_udp = load_be32(source) & 0xFFFF, load(port + r.PORT_UDP)
+    begin = put_pseudo_header(bth, load(port + r.PORT_V4), conn + r.CONN_GID, port + r.PORT_GID, peer_udp, own_udp, length)
     difference = icrc(load(port + r.PORT_CRC), begin, bth, length - ICRC_BYTES) ^ load_any_u32(bth + length - ICRC_BYTES)
     unnumbered = load(conn + r.CONN_UNNUMBERED)
     if difference == 0:

@@ -2,6 +2,9 @@
 
 The port is an Ethernet port with one GID, its IPv4 or IPv6 address. The kernel sends its packets as those of any program, so that it needs
 no privileges, and finds routes and MAC addresses.
+
+Only one socket can have UDP port 4791 of an address. A port that finds it in use, for example by another job, takes a free UDP port. Its
+peers, which are software NICs of the same job, learn that from its MAC address, which has no other use: 02:00:00:00 and the UDP port.
 """
 
 import contextlib
@@ -31,6 +34,9 @@ _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_DO = 10, 23, 2
 _SIOCGIFMTU, _IFREQ = 0x8921, struct.Struct("16si20x")
 
 _FAMILY, _IFADDRS_NEXT, _IFADDRS_NAME, _IFADDRS_ADDR = struct.Struct("<H"), 0, 8, 24
+
+#: Beginning of the MAC addresses of software NICs, which are locally administered. The UDP port follows.
+MAC_PREFIX = bytes.fromhex("02000000")
 
 #: Prefix of the GID of an IPv4 address.
 _V4_MAPPED = bytes(10) + b"\xff\xff"
@@ -90,6 +96,11 @@ def mtu_of(interface: str, *, v4: bool) -> Mtu:
     return fitting[-1]
 
 
+def udp_port_of(mac: bytes) -> int:
+    """Return the UDP port of a software NIC with a MAC address, and that of RoCE v2 for any other device."""
+    return int.from_bytes(mac[4:], "big") or UDP_PORT if mac.startswith(MAC_PREFIX) else UDP_PORT
+
+
 def mtu_nbytes(mtu: int) -> int:
     """Return the bytes of qpc.mtu."""
     return 128 << mtu
@@ -103,7 +114,7 @@ class WirePort:
         net: value of PGAS_SOFTHCA_NET.
 
     Raises:
-        TransportError: this machine has no such address, or its UDP port 4791 is in use.
+        TransportError: this machine has no such address, or a socket cannot have it.
     """
 
     def __init__(self, tables: t.Tables, net: str) -> None:
@@ -113,15 +124,20 @@ class WirePort:
         self.records = r.Records(tables)
         self._socket = self._bound()
         port = self.records.port[0]
-        port["fd"], port["v4"], port["udp"] = self._socket.fileno(), int(self.v4), UDP_PORT
+        port["fd"], port["v4"], port["udp"] = self._socket.fileno(), int(self.v4), self.udp_port
         raw = self.records.port.view(np.uint8)
         raw[r.PORT_GID : r.PORT_GID + len(self.address.packed)] = np.frombuffer(self.address.packed, np.uint8)
-        r.set_names(self.records, len(self._sockaddr(self.address)))
+        r.set_names(self.records, len(self._sockaddr(self.address, UDP_PORT)))
 
     @property
     def gid(self) -> bytes:
         """The GID: the IPv6 address, or the IPv4 address mapped to one."""
         return _V4_MAPPED + self.address.packed if self.v4 else self.address.packed
+
+    @property
+    def udp_port(self) -> int:
+        """The UDP port: 4791, or another one if that was in use."""
+        return int(self._socket.getsockname()[1])
 
     def _bound(self) -> socket.socket:
         bound = socket.socket(socket.AF_INET if self.v4 else socket.AF_INET6, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -136,18 +152,21 @@ class WirePort:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             bound.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_DO)
         try:
-            bound.bind((str(self.address), UDP_PORT))
+            try:
+                bound.bind((str(self.address), UDP_PORT))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                bound.bind((str(self.address), 0))
         except OSError as error:
             bound.close()
-            used = "another software NIC or the kernel's Soft-RoCE uses it; choose another address with PGAS_SOFTHCA_NET"
-            why = used if error.errno == errno.EADDRINUSE else str(error)
-            raise TransportError(f"the software NIC cannot use UDP port {UDP_PORT} of {self.address}: {why}") from error
+            raise TransportError(f"the software NIC cannot use UDP port {UDP_PORT} of {self.address}: {error}") from error
         return bound
 
     @staticmethod
-    def _sockaddr(address: _Address) -> bytes:
+    def _sockaddr(address: _Address, udp_port: int) -> bytes:
         family = _FAMILY.pack(socket.AF_INET if address.version == 4 else socket.AF_INET6)
-        port = UDP_PORT.to_bytes(2, "big")
+        port = udp_port.to_bytes(2, "big")
         return family + port + (address.packed + bytes(8) if address.version == 4 else bytes(4) + address.packed + bytes(4))
 
     def connect(self, row: int, gid: bytes, qpc: dict[str, Any]) -> int:
@@ -160,9 +179,10 @@ class WirePort:
         """
         if gid == self.gid:
             return 0
-        address = ipaddress.ip_address(gid[12:] if self.v4 else gid)
+        address, path = ipaddress.ip_address(gid[12:] if self.v4 else gid), qpc["primary_address_path"]
+        mac = path["rmac_47_32"].to_bytes(2, "big") + path["rmac_31_0"].to_bytes(4, "big")
         self.records.connect(
-            row, address.packed, self._sockaddr(address), mtu=mtu_nbytes(qpc["mtu"]), log_msg_max=qpc["log_msg_max"],
+            row, address.packed, self._sockaddr(address, udp_port_of(mac)), mtu=mtu_nbytes(qpc["mtu"]), log_msg_max=qpc["log_msg_max"],
             rnr_timer=qpc["min_rnr_nak"], receive_psn=qpc["next_rcv_psn"],
         )  # fmt: skip
         return self.records.connection(row)
@@ -181,7 +201,7 @@ class WirePort:
 
     def describe(self) -> dict[str, Any]:
         """Return the port's address and counters, as plain values."""
-        where = {"address": str(self.address), "interface": self.interface, "udp_port": UDP_PORT, "mtu": mtu_nbytes(self.mtu)}
+        where = {"address": str(self.address), "interface": self.interface, "udp_port": self.udp_port, "mtu": mtu_nbytes(self.mtu)}
         return {**where, **self.records.counters()}
 
     def close(self) -> None:

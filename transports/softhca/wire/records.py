@@ -148,8 +148,8 @@ MMSG_BYTES, MMSG_NAME, MMSG_NAMELEN, MMSG_IOV, MMSG_IOVLEN, MMSG_LEN = 64, 0, 8,
 IOV_BYTES, IOV_BASE, IOV_LEN = 16, 0, 8
 SOCKADDR_BYTES = 32
 
-#: Offset of the IP address in struct sockaddr_in and sockaddr_in6, and of the port in both.
-SOCKADDR_PORT, SOCKADDR_V4, SOCKADDR_V6 = 2, 4, 8
+#: Offset of the IP address in struct sockaddr_in and sockaddr_in6. In both, the UDP port is the lower half of the first big-endian word.
+SOCKADDR_V4, SOCKADDR_V6 = 4, 8
 
 CONN = t.record("", _FIELDS, CONN_ROW)
 PORT = t.record("PORT_", globals())
