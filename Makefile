@@ -111,13 +111,13 @@ rxe: $(VENV)/dev
 static: $(VENV)/dev
 	@$(MAKE) --no-print-directory -j 2 --output-sync lint types loops
 
-# Compile the CPU loops (forwarder, proxy thread, software card) once; tests that start in parallel would each compile them.
+# Compile the CPU loops (forwarder, proxy thread, software card, tests of its wire) once; tests that start in parallel would each compile them.
 LOOPS := from pgas.transports.ibgda import forwarding; from pgas.transports.ibrc import loop, work_requests, wqes; \
   from pgas.transports.softhca.engine import loop as engine; from pgas.transports.softhca.wire import loop as wire; \
-  forwarding._loop(); loop.compiled(wqes); loop.compiled(work_requests)
+  import wire_link; forwarding._loop(); loop.compiled(wqes); loop.compiled(work_requests)
 
 loops: $(VENV)/dev
-	@NUMBA_ENABLE_CUDASIM=1 python -c "$(LOOPS)"
+	@NUMBA_ENABLE_CUDASIM=1 PYTHONPATH=tests/support$(addprefix :,$(PYTHONPATH)) python -c "$(LOOPS)"
 
 lint: $(VENV)/dev
 	ruff check .

@@ -33,7 +33,7 @@ _ANSWER_S = 10.0
 def _seen(name: str, seen: dict[str, Any]) -> str:
     totals = ", ".join(f"{printable(key)} {_cell('', value)}" for key, value in seen["hca"].items())
     lines = [f"software NIC {name} (process {_cell('', seen['pid'])}): {totals}"]
-    if port := seen["port"]:
+    if port := seen.get("port"):
         lines += ["port: " + ", ".join(f"{printable(key)} {_cell('', value)}" for key, value in port.items())]
     for kind in ("qps", "cqs", "keys", "uars"):
         if rows := seen[kind]:

@@ -53,7 +53,7 @@ def test_every_number_of_pes_has_a_row():
 
 
 @pytest.mark.skipif(not SIMULATOR, reason="CUDA opens files of its own")
-@pytest.mark.parametrize("pes", [3, 7])
+@pytest.mark.parametrize("pes", [3, pytest.param(7, marks=pytest.mark.slow)])
 def test_descriptors_of_a_job(pes, tmp_path):
     """A PE needs as many as the table says, or a few less."""
     program = tmp_path / "program.py"

@@ -1,5 +1,6 @@
 """Two software NICs of one machine with ports on two loopback addresses: commands, sockets, and data between their processes."""
 
+import os
 import random
 import socket
 import time
@@ -21,7 +22,9 @@ from pgas.transports.softhca.syndromes import Vendor
 if not SIMULATOR:
     pytest.skip("the wire is part of the cpu engine", allow_module_level=True)
 
-ADDRESSES = "127.0.0.77", "127.0.0.78"
+#: Of this process: other processes of pytest have ports at the same time.
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+ADDRESSES = f"127.0.{WORKER}.77", f"127.0.{WORKER}.78"
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +72,7 @@ def port_of(card):
 
 def test_the_port_is_a_roce_port(pes):
     port = pes[0].hca.query_port()
-    assert (port.link_layer, port.active_mtu, port.gid) == ("Ethernet", 5, bytes(10) + b"\xff\xff\x7f\0\0\x4d")
+    assert (port.link_layer, port.active_mtu, port.gid) == ("Ethernet", 5, bytes(10) + b"\xff\xff" + socket.inet_aton(ADDRESSES[0]))
     address = pes[0].command(Command.QUERY_ROCE_ADDRESS, roce_address_index=0, vhca_port_num=1)["roce_address"]
     assert (address["source_l3_address"], address["roce_version"], address["roce_l3_type"]) == (int.from_bytes(port.gid, "big"), 2, 0)
     assert pes[0].refused(Command.QUERY_ROCE_ADDRESS, roce_address_index=1, vhca_port_num=1)[1] == "GID_INDEX"
