@@ -60,9 +60,6 @@ LINKS = {
     "all": ("seed=6 loss=0.01 reorder=0.02 repeat=0.02 corrupt=0.01 delay=0.002", ("lost", "reordered", "repeated", "damaged")),
 }
 
-#: Differs in the last bit of float64 sums in every job of 2 + 2 PEs, also on one machine (PGAS_PES_PER_NODE=2).
-KNOWN = "tests/conformance/test_collectives.py::test_blocks_on_channels_have_parts[reducescatter]"
-
 CHAPTERS = [f"tests/conformance/test_{name}.py" for name in ("rma", "atomics", "signals", "collectives")]
 
 slow = pytest.mark.slow
@@ -110,7 +107,6 @@ def test_conformance(tmp_path, transport, n, link):
     from two_machines import ROOT
 
     paths = [str(ROOT / chapter) for chapter in CHAPTERS]
-    options = ("--deselect", KNOWN) if n == 2 else ()
     arguments = (
         "-m",
         "pytest",
@@ -123,7 +119,6 @@ def test_conformance(tmp_path, transport, n, link):
         ROOT / "pyproject.toml",
         "-m",
         "not slow",
-        *options,
         *paths,
     )
     ended = run(tmp_path, *arguments, n=n, faults=LINKS[link][0], timeout_s=1700, PGAS_TRANSPORT=transport)
