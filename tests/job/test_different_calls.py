@@ -83,7 +83,7 @@ def test_different_calls_that_wait_for_nobody(job, transport):
 pgas.init()
 me, sum_ = pgas.my_pe(), pgas.SUM
 dest, source = pgas.zeros(4, np.int32), pgas.full(4, me, np.int32)
-for scan in (False, True) * 8:
+for scan in (False, True) * 2:
     pgas.barrier_all()
     def twice():
         if scan and not me:

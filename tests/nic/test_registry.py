@@ -63,6 +63,7 @@ def test_without_the_software_card_a_job_over_it_fails(monkeypatch):
         suite("-p", "without_card", CHAPTER, "-x", PGAS_TRANSPORT="ibgda", npes=1)
 
 
+@pytest.mark.slow
 @needs_devices
 def test_devx_without_the_software_card():
     command = [*mpirun(2), sys.executable, "-m", "pytest", "-q", "-p", "without_card", CHAPTER]
