@@ -31,8 +31,11 @@ UAR_PAGE_SIZE = 4096
 #: Minimum page size of a UMEM (umem.log_page_size 0).
 UMEM_PAGE_SIZE = 4096
 
-#: LID of the port, which is an InfiniBand port.
+#: LID of a port without a wire, which is an InfiniBand port. Of a port with one, it is the UDP port, because Ethernet has no LIDs.
 LID = 1
+
+#: Beginning of the MAC address of a port with a wire, which is locally administered. The UDP port follows.
+MAC_PREFIX = bytes.fromhex("02000000")
 
 BAR = window.PRIVATE + (512 << 20)
 BAR_SIZE = UAR_PAGE_SIZE << LOG_MAX_UAR

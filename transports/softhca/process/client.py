@@ -28,9 +28,6 @@ from pgas.transports.softhca.syndromes import command_text
 #: Time limit in seconds for the start of a software NIC; the first start after an installation compiles the engine.
 _START_TIMEOUT_S = 300.0
 
-#: Beginning of the MAC address of a software NIC's port (wire/port.py). Its LID, which has no other use on Ethernet, is the UDP port.
-_MAC_PREFIX = bytes.fromhex("02000000")
-
 
 class SoftHCAProcess:
     """The process of a software NIC, started by this process; it ends when this one does."""
@@ -347,7 +344,7 @@ class SoftHCA(Observer):
         """Return the MAC address of a software NIC, which has its UDP port. The kernel finds that of the packets."""
         if self._connection.server["port"] is None:
             raise TransportError(f"{self.name} has an InfiniBand port")
-        return _MAC_PREFIX + remote.lid.to_bytes(2, "big")
+        return layout.MAC_PREFIX + remote.lid.to_bytes(2, "big")
 
     def syndrome_words(self, syndrome: int) -> str:
         return command_text(syndrome)

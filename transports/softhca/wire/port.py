@@ -20,6 +20,7 @@ import numpy as np
 
 from pgas.base.errors import TransportError
 from pgas.transports.mlx5.contexts import Mtu
+from pgas.transports.softhca import layout
 from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.wire import icrc
 from pgas.transports.softhca.wire import records as r
@@ -34,9 +35,6 @@ _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_DO = 10, 23, 2
 _SIOCGIFMTU, _IFREQ = 0x8921, struct.Struct("16si20x")
 
 _FAMILY, _IFADDRS_NEXT, _IFADDRS_NAME, _IFADDRS_ADDR = struct.Struct("<H"), 0, 8, 24
-
-#: Beginning of the MAC addresses of software NICs, which are locally administered. The UDP port follows.
-MAC_PREFIX = bytes.fromhex("02000000")
 
 #: Prefix of the GID of an IPv4 address.
 _V4_MAPPED = bytes(10) + b"\xff\xff"
@@ -98,7 +96,7 @@ def mtu_of(interface: str, *, v4: bool) -> Mtu:
 
 def udp_port_of(mac: bytes) -> int:
     """Return the UDP port of a software NIC with a MAC address, and that of RoCE v2 for any other device."""
-    return int.from_bytes(mac[4:], "big") or UDP_PORT if mac.startswith(MAC_PREFIX) else UDP_PORT
+    return int.from_bytes(mac[4:], "big") or UDP_PORT if mac.startswith(layout.MAC_PREFIX) else UDP_PORT
 
 
 def mtu_nbytes(mtu: int) -> int:
