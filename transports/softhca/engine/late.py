@@ -101,6 +101,16 @@ def deliver_late(hca: int, pe: int, qpn: int, dest: int, source: int, nbytes: in
 
 
 @device
+def write(hca: int, pe: int, qpn: int, dest: int, source: int, nbytes: int) -> int:
+    """Write to a PE's memory, late if that fault is on. qpn: see deliver_late()."""
+    if load(hca + t.CTL_LATE) == 0:
+        copy(dest, source, nbytes)
+    else:
+        deliver_late(hca, pe, qpn, dest, source, nbytes)
+    return 0
+
+
+@device
 def fetch_late(hca: int, qp: int, dest: int, source: int, nbytes: int) -> int:
     """Write the result of a READ or an atomic. If a CPU polls, landing cells are in host memory, where data is never late."""
     if load(qp + t.QP_ON_HOST) != 0 and dest & OFFSET_MASK >= QUEUE_OFFSET:

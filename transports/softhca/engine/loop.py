@@ -64,13 +64,19 @@ def visit(hca: int, qp: int, work: int) -> int:
     return 1
 
 
+@device
+def begin_pass(hca: int) -> int:
+    """Increment the sweep, on which the firmware's grace periods rely (tables); return whether there was late data."""
+    add(load(hca + t.CTL_SWEEPS), 1)
+    return expire(hca) if load(hca + t.CTL_LATE_ROWS) != 0 else 0
+
+
 def _make(stamp: int) -> Callable[[int], int]:
     def loop(hca: int) -> int:
-        """Run until CTL_STOP. A pass begins by incrementing the sweep, on which the firmware's grace periods rely (tables)."""
+        """Run until CTL_STOP."""
         idle_turns = 0
         while load_acquire(hca + t.CTL_STOP) == 0:
-            add(load(hca + t.CTL_SWEEPS), 1)
-            busy = expire(hca) if load(hca + t.CTL_LATE_ROWS) != 0 else 0
+            busy = begin_pass(hca)
             if load_acquire(hca + t.CTL_PAUSED) == 0:
                 qps, work = load(hca + t.CTL_QPS), load(hca + t.CTL_WORK)
                 for row in range(load_acquire(hca + t.CTL_QP_LIMIT)):

@@ -15,7 +15,7 @@ from pgas.transports.softhca.engine import states
 from pgas.transports.softhca.engine.completer import deliver, note_error
 from pgas.transports.softhca.engine.late import place_all_of
 from pgas.transports.softhca.engine.ops import clock, copy, load, load_be32, load_be32_acquire, load_be64, store, store_release
-from pgas.transports.softhca.engine.requester import LOCAL_WRITE, find_key
+from pgas.transports.softhca.engine.requester import LOCAL_WRITE, local_address
 from pgas.transports.softhca.engine.responder import execute_write
 from pgas.transports.softhca.engine.states import count, fail, refuse, state_of
 from pgas.transports.softhca.syndromes import Vendor
@@ -124,13 +124,10 @@ def find_room(hca: int, peer: int, work: int, wqe: int, end: int) -> int:
             return Vendor.RECEIVE_LENGTH
         byte_count = load_be32(wqe)
         nbytes = min(left, byte_count if byte_count else 1 << 31)
-        row = find_key(hca, load_be32(wqe + 4))
-        offset = load_be64(wqe + 8) - load(row + t.MKEY_START)
-        if load(row + t.MKEY_KEY) == 0 or load(row + t.MKEY_PD) != load(peer + t.QP_PD) or load(row + t.MKEY_ACCESS) & LOCAL_WRITE == 0:
+        found = local_address(hca, peer, load_be32(wqe + 4), load_be64(wqe + 8), nbytes, LOCAL_WRITE)
+        if found == 0:
             return Vendor.RECEIVE_LKEY
-        if offset < 0 or nbytes > load(row + t.MKEY_NBYTES) - offset:
-            return Vendor.RECEIVE_LKEY
-        store(pair, load(row + t.MKEY_ADDRESS) + offset)
+        store(pair, found)
         store(pair + 8, nbytes)
         left -= nbytes
         pair += t.SEGMENT_BYTES

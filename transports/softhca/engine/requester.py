@@ -329,3 +329,13 @@ def find_key(hca: int, key: int) -> int:
     """Return the address of a key's record, or that of row 0, which has no key, if there is no such key."""
     row = row_of_key(hca, key)
     return row if load_published(row + t.MKEY_KEY) == key else load(hca + t.CTL_MKEYS)
+
+
+@device
+def local_address(hca: int, qp: int, lkey: int, va: int, nbytes: int, needs: int) -> int:
+    """Return the address of a local range, 0 if its key does not exist, is of another PD, or does not permit the access."""
+    row = find_key(hca, lkey)
+    offset = va - load(row + t.MKEY_START)
+    if load(row + t.MKEY_KEY) == 0 or load(row + t.MKEY_PD) != load(qp + t.QP_PD) or load(row + t.MKEY_ACCESS) & needs != needs:
+        return 0
+    return 0 if offset < 0 or nbytes > load(row + t.MKEY_NBYTES) - offset else load(row + t.MKEY_ADDRESS) + offset

@@ -168,9 +168,22 @@ def execute_atomic(hca: int, qp: int, work: int) -> int:
 
 @device
 def update(hca: int, qp: int, work: int) -> int:
-    """Update the operand and write the old value: 4 bytes big-endian, 8 bytes in the order that the capabilities report."""
-    remote, width = load(work + t.WORK_REMOTE), load(work + t.WORK_WIDTH)
-    opcode, operands = load(work + t.WORK_OPCODE), load(work + t.WORK_WQE) + load(work + t.WORK_OPERANDS)
+    """Update the operand and write the old value."""
+    width, operands = load(work + t.WORK_WIDTH), load(work + t.WORK_WQE) + load(work + t.WORK_OPERANDS)
+    old = exchange(hca, load(work + t.WORK_REMOTE), load(work + t.WORK_OPCODE), width, operands)
+    # Pass the result through the WQE's copy, which has no further use, so that the local address may have any alignment.
+    result = load(work + t.WORK_WQE)
+    put_original(hca, result, width, old)
+    if not DELAYS_DATA or load(hca + t.CTL_LATE) == 0:
+        copy(load(work + t.WORK_PAIRS), result, width)
+    else:
+        fetch_late(hca, qp, load(work + t.WORK_PAIRS), result, width)
+    return 0
+
+
+@device
+def exchange(hca: int, remote: int, opcode: int, width: int, operands: int) -> int:
+    """Update an operand atomically, and return its old value."""
     place_touched(hca, remote, width)
     while True:
         if opcode == Opcode.ATOMIC_FA and load(hca + t.CTL_ATOMICS_SPLIT) == 0:
@@ -186,18 +199,18 @@ def update(hca: int, qp: int, work: int) -> int:
             break
         if ops.compare_swap_atomic(remote, old, new, width) == old:
             break
-    # Pass the result through the WQE's copy, which has no further use, so that the local address may have any alignment.
-    result = load(work + t.WORK_WQE)
+    return old
+
+
+@device
+def put_original(hca: int, result: int, width: int, old: int) -> int:
+    """Store the old value of an atomic: 4 bytes big-endian, 8 bytes in the order that the capabilities report."""
     if width == 4:
         store_u32(result, swap32(old))
     elif load(hca + t.CTL_BIG_ENDIAN) == 0:
         store(result, old)
     else:
         store(result, swap64(old))
-    if not DELAYS_DATA or load(hca + t.CTL_LATE) == 0:
-        copy(load(work + t.WORK_PAIRS), result, width)
-    else:
-        fetch_late(hca, qp, load(work + t.WORK_PAIRS), result, width)
     return 0
 
 

@@ -5,16 +5,19 @@ used only if it belongs to a request that was sent and is not acknowledged. That
 missing means that a response was lost: the requester goes back.
 """
 
+import numpy as np
+
 from pgas.transports.hostloop.compiled import device
-from pgas.transports.mlx5.contexts import RNR_RETRY_FOR_EVER
+from pgas.transports.mlx5.contexts import RNR_RETRY_FOR_EVER, rnr_timer_ns
 from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.mlx5.wqe import Opcode
 from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine.completer import complete, error, release_held
-from pgas.transports.softhca.engine.late import deliver_late, place_all_of
-from pgas.transports.softhca.engine.ops import copy, load, store, store_u32, swap32, swap64
+from pgas.transports.softhca.engine.late import place_all_of, write
+from pgas.transports.softhca.engine.ops import load, store
 from pgas.transports.softhca.engine.receiver import receive_queue
 from pgas.transports.softhca.engine.requester import LOCAL_WRITE
+from pgas.transports.softhca.engine.responder import put_original
 from pgas.transports.softhca.engine.states import count, fail
 from pgas.transports.softhca.syndromes import Vendor
 from pgas.transports.softhca.wire import records as r
@@ -34,6 +37,9 @@ from pgas.transports.softhca.wire.packets import (
     syndrome_of,
 )
 from pgas.transports.softhca.wire.requester import WINDOW_MAX, backoff, entry_of, go_back, locate, read_end, restore
+
+#: By code, the time that an RNR NAK demands.
+_RNR_TIMERS_NS = np.array([rnr_timer_ns(code) for code in range(32)])
 
 #: Number of PSNs before the first that is not acknowledged whose responses may be late ones, which are ignored.
 STALE = 1 << 16
@@ -122,19 +128,9 @@ def not_ready(hca: int, qp: int, port: int, work: int, conn: int, timer: int) ->
         return end_in_error(hca, qp, work)
     store(rq + t.RQ_NAKS, naks + 1)
     store(conn + r.REQ_PROGRESS_AT, now)
-    store(conn + r.REQ_RNR_UNTIL, now + rnr_timer_ns(timer))
+    store(conn + r.REQ_RNR_UNTIL, now + _RNR_TIMERS_NS[timer])
     go_back(port, conn)
-    return store(conn + r.REQ_RESEND_AT, now + rnr_timer_ns(timer) + backoff(conn))
-
-
-@device
-def rnr_timer_ns(code: int) -> int:
-    """Return the time of contexts.rnr_timer_ns()."""
-    if code == 0:
-        code = 32
-    if code == 1:
-        return 10_000
-    return (15_000 if code & 1 else 10_000) << (code // 2)
+    return store(conn + r.REQ_RESEND_AT, now + _RNR_TIMERS_NS[timer] + backoff(conn))
 
 
 @device
@@ -203,30 +199,24 @@ def take_data(hca: int, qp: int, conn: int, entry: int, psn: int, data: int, nby
         if locate(hca, qp, conn, entry, place * mtu + done, LOCAL_WRITE) == 0:
             return 0
         number = min(load(conn + r.REQ_ROOM), nbytes - done)
-        put(hca, qp, load(conn + r.REQ_FOUND), data + done, number)
+        write_fetched(hca, qp, load(conn + r.REQ_FOUND), data + done, number)
         done += number
     return 1
 
 
 @device
 def take_original(hca: int, qp: int, conn: int, entry: int, original: int) -> int:
-    """Write the original value of an atomic in the format of responder.update(); return 0 if its memory cannot be written anymore."""
+    """Write the original value of an atomic in the order of the capabilities; return 0 if its memory cannot be written anymore."""
     if locate(hca, qp, conn, entry, 0, LOCAL_WRITE) == 0:
         return 0
     width, result = load(entry + t.WORK_WIDTH), entry + r.ENTRY_WQE
-    if width == 4:
-        store_u32(result, swap32(original))
-    else:
-        store(result, original if load(hca + t.CTL_BIG_ENDIAN) == 0 else swap64(original))
-    return put(hca, qp, load(conn + r.REQ_FOUND), result, width)
+    put_original(hca, result, width, original)
+    return write_fetched(hca, qp, load(conn + r.REQ_FOUND), result, width)
 
 
 @device
-def put(hca: int, qp: int, dest: int, source: int, nbytes: int) -> int:
-    """Write to this PE's memory; a fault may delay the last bytes (late.py)."""
-    if load(hca + t.CTL_LATE) == 0:
-        copy(dest, source, nbytes)
-    else:
-        place_all_of(hca, load(qp + t.QP_PE), load(qp + t.QP_QPN))
-        deliver_late(hca, load(qp + t.QP_PE), load(qp + t.QP_QPN), dest, source, nbytes)
+def write_fetched(hca: int, qp: int, dest: int, source: int, nbytes: int) -> int:
+    """Write what this PE has fetched to its memory, after all late data but that of this queue pair."""
+    place_all_of(hca, load(qp + t.QP_PE), load(qp + t.QP_QPN))
+    write(hca, load(qp + t.QP_PE), load(qp + t.QP_QPN), dest, source, nbytes)
     return 1

@@ -9,9 +9,8 @@ from pgas.transports.hostloop.sockets import wait_readable
 from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine import states
 from pgas.transports.softhca.engine.completer import release_held, stall
-from pgas.transports.softhca.engine.late import expire
-from pgas.transports.softhca.engine.loop import count_down, visit
-from pgas.transports.softhca.engine.ops import RECEIVES, YIELDS, add, clock, idle, load, load_acquire, store
+from pgas.transports.softhca.engine.loop import begin_pass, count_down, visit
+from pgas.transports.softhca.engine.ops import RECEIVES, YIELDS, clock, idle, load, load_acquire, store
 from pgas.transports.softhca.engine.requester import take_doorbell
 from pgas.transports.softhca.engine.states import random, state_of
 from pgas.transports.softhca.wire import SOURCES
@@ -69,8 +68,7 @@ def _make(stamp: int) -> Callable[[int], int]:
         """Run until CTL_STOP, like engine.loop.run."""
         idle_turns = 0
         while load_acquire(hca + t.CTL_STOP) == 0:
-            add(load(hca + t.CTL_SWEEPS), 1)
-            busy = expire(hca) if load(hca + t.CTL_LATE_ROWS) != 0 else 0
+            busy = begin_pass(hca)
             port = load(hca + t.CTL_WIRE)
             if load_acquire(hca + t.CTL_PAUSED) == 0:
                 qps, work = load(hca + t.CTL_QPS), load(hca + t.CTL_WORK)

@@ -8,6 +8,8 @@ The opcodes of masked atomics, which IBTA does not define, are in the range of m
 
 from enum import IntEnum
 
+import numpy as np
+
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.mlx5.fields import Explained, Field, Table
 from pgas.transports.softhca.engine.ops import load_be32, load_u8, store_u32, swap32
@@ -123,7 +125,7 @@ EXTENDED: tuple[tuple[Table, tuple[Rc, ...]], ...] = (
 )
 
 ICRC_BYTES = 4
-RETH_BYTES, ATOMICETH_BYTES, AETH_BYTES, ATOMICACK_BYTES, IMM_BYTES = RETH.size, ATOMICETH.size, AETH.size, ATOMICACKETH.size, IMMDT.size
+IMM_BYTES = IMMDT.size
 PSN_BITS = 24
 PSN_MASK = (1 << PSN_BITS) - 1
 
@@ -152,32 +154,21 @@ _OPCODE_SHIFT, _M, _PAD_SHIFT, _TVER_SHIFT, _TVER_MASK = 24, 1 << 22, 20, 16, 0x
 _ACKREQ = 1 << 31
 _SYNDROME_SHIFT = 24
 
-#: Bits of opcodes below 32 that have a header.
-_MASKS = {header.name: sum(1 << opcode for opcode in having if opcode < 32) for header, having in EXTENDED}
-_RETH, _ATOMICETH, _AETH, _ATOMICACK = (_MASKS[name] for name in ("reth", "atomiceth", "aeth", "atomicacketh"))
-_IMM_OR_IETH = _MASKS["immdt"] | _MASKS["ieth"]
-_KNOWN = sum(1 << opcode for opcode in Rc if opcode < 32)
+#: By opcode, the number of bytes of its headers; 0 if there is no such opcode.
+_HEADERS = np.zeros(256, np.int64)
+_HEADERS[list(Rc)] = [header_nbytes(opcode) for opcode in Rc]
 
 
 @device
 def headers_end(opcode: int) -> int:
     """Return the number of bytes of the headers of an opcode, 0 if there is no such opcode."""
-    if opcode == Rc.MASKED_COMPARE_SWAP or opcode == Rc.MASKED_FETCH_ADD:
-        return MASKED_END
-    if opcode >= 32 or (_KNOWN >> opcode) & 1 == 0:
-        return 0
-    end = FIRST
-    if (_RETH >> opcode) & 1 != 0:
-        end += RETH_BYTES
-    if (_ATOMICETH >> opcode) & 1 != 0:
-        end += ATOMICETH_BYTES
-    if (_AETH >> opcode) & 1 != 0:
-        end += AETH_BYTES
-    if (_ATOMICACK >> opcode) & 1 != 0:
-        end += ATOMICACK_BYTES
-    if (_IMM_OR_IETH >> opcode) & 1 != 0:
-        end += IMM_BYTES
-    return end
+    return int(_HEADERS[opcode])
+
+
+@device
+def packets_of(nbytes: int, mtu: int) -> int:
+    """Return the number of packets of a message."""
+    return max(1, (nbytes + mtu - 1) // mtu)
 
 
 @device

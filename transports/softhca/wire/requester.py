@@ -22,7 +22,7 @@ from pgas.transports.softhca.engine.late import place_touched
 from pgas.transports.softhca.engine.limits import admit
 from pgas.transports.softhca.engine.ops import copy, load, load_acquire, load_be32, load_be64, load_u8, store, store_u32
 from pgas.transports.softhca.engine.pipeline import finish, prepare
-from pgas.transports.softhca.engine.requester import blocked, find_key
+from pgas.transports.softhca.engine.requester import blocked, local_address
 from pgas.transports.softhca.engine.states import count, fail, state_of
 from pgas.transports.softhca.syndromes import Vendor
 from pgas.transports.softhca.wire import records as r
@@ -39,6 +39,7 @@ from pgas.transports.softhca.wire.packets import (
     OPERANDS_BYTES,
     RETH_END,
     Rc,
+    packets_of,
     put_reth,
     store_be32,
 )
@@ -130,7 +131,7 @@ def enter(work: int, conn: int) -> int:
     for offset in range(0, load(work + t.WORK_DS) * w.OCTOWORD, 8):
         store(entry + r.ENTRY_WQE + offset, load(load(work + t.WORK_WQE) + offset))
     first, mtu = load(conn + r.REQ_NEXT), load(conn + r.CONN_MTU)
-    packets = max(1, (load(work + t.WORK_NBYTES) + mtu - 1) // mtu)
+    packets = packets_of(load(work + t.WORK_NBYTES), mtu)
     store(entry + r.ENTRY_FIRST, first)
     store(entry + r.ENTRY_LAST, first + packets - 1)
     store(conn + r.REQ_NEXT, first + packets)
@@ -158,12 +159,9 @@ def locate(hca: int, qp: int, conn: int, entry: int, offset: int, needs: int) ->
             store(conn + r.REQ_ROOM, nbytes - within)
             if inline:
                 return 1
-            row = find_key(hca, load_be32(wqe + at + 4))
-            start = load_be64(wqe + at + 8) - load(row + t.MKEY_START)
-            store(conn + r.REQ_FOUND, load(row + t.MKEY_ADDRESS) + start + within)
-            if load(row + t.MKEY_KEY) == 0 or load(row + t.MKEY_PD) != load(qp + t.QP_PD) or load(row + t.MKEY_ACCESS) & needs != needs:
-                return 0
-            return 0 if start < 0 or nbytes > load(row + t.MKEY_NBYTES) - start else 1
+            found = local_address(hca, qp, load_be32(wqe + at + 4), load_be64(wqe + at + 8), nbytes, needs)
+            store(conn + r.REQ_FOUND, found + within)
+            return 1 if found != 0 else 0
         begin += nbytes
         at += (w.INLINE_HEADER + nbytes + w.OCTOWORD - 1) // w.OCTOWORD * w.OCTOWORD if inline else w.OCTOWORD
     return 0

@@ -16,13 +16,13 @@ from pgas.transports.mlx5 import wqe as w
 from pgas.transports.mlx5.cqe import CqeOpcode, Syndrome
 from pgas.transports.mlx5.wqe import Opcode
 from pgas.transports.softhca import tables as t
-from pgas.transports.softhca.engine import ops, states
+from pgas.transports.softhca.engine import states
 from pgas.transports.softhca.engine.completer import deliver
-from pgas.transports.softhca.engine.late import deliver_late, place_all_of, place_touched
+from pgas.transports.softhca.engine.late import place_all_of, write
 from pgas.transports.softhca.engine.ops import add, copy, load, load_be32, load_be64, store, store_release
 from pgas.transports.softhca.engine.receiver import check_receive, receive_queue, reject
-from pgas.transports.softhca.engine.requester import LOCAL_WRITE, find_key
-from pgas.transports.softhca.engine.responder import check_alignment, check_op_valid, check_rkey, updated
+from pgas.transports.softhca.engine.requester import LOCAL_WRITE, local_address
+from pgas.transports.softhca.engine.responder import check_alignment, check_op_valid, check_rkey, exchange
 from pgas.transports.softhca.engine.states import count, refuse
 from pgas.transports.softhca.syndromes import Vendor
 from pgas.transports.softhca.wire import records as r
@@ -51,6 +51,7 @@ from pgas.transports.softhca.wire.packets import (
     extend,
     load_be64_words,
     opcode_of,
+    packets_of,
     psn_of,
     put_aeth,
     store_be64,
@@ -233,17 +234,8 @@ def execute_write(hca: int, qp: int, work: int, conn: int, starts: bool, ends: b
         if ready != states.EXECUTE_RECEIVE:
             return ready
     if nbytes != 0:
-        put(hca, qp, load(work + t.WORK_REMOTE), data, nbytes)
+        write(hca, load(qp + t.QP_PE), 0, load(work + t.WORK_REMOTE), data, nbytes)
     return states.COMPLETE
-
-
-@device
-def put(hca: int, qp: int, dest: int, source: int, nbytes: int) -> int:
-    """Write to this PE's memory; a fault may delay the last bytes (late.py)."""
-    if load(hca + t.CTL_LATE) == 0:
-        copy(dest, source, nbytes)
-        return 0
-    return deliver_late(hca, load(qp + t.QP_PE), 0, dest, source, nbytes)
 
 
 @device
@@ -274,13 +266,10 @@ def fill_receive(hca: int, qp: int, rq: int, offset: int, data: int, nbytes: int
         within = offset + done - begin
         if within < room:
             number = min(room - within, nbytes - done)
-            row = find_key(hca, load_be32(wqe + 4))
-            place = load_be64(wqe + 8) + within - load(row + t.MKEY_START)
-            if load(row + t.MKEY_KEY) == 0 or load(row + t.MKEY_PD) != load(qp + t.QP_PD) or load(row + t.MKEY_ACCESS) & LOCAL_WRITE == 0:
+            found = local_address(hca, qp, load_be32(wqe + 4), load_be64(wqe + 8) + within, number, LOCAL_WRITE)
+            if found == 0:
                 return Vendor.RECEIVE_LKEY
-            if place < 0 or number > load(row + t.MKEY_NBYTES) - place:
-                return Vendor.RECEIVE_LKEY
-            put(hca, qp, load(row + t.MKEY_ADDRESS) + place, data + done, number)
+            write(hca, load(qp + t.QP_PE), 0, found, data + done, number)
             done += number
         begin += room
         wqe += w.OCTOWORD
@@ -309,7 +298,7 @@ def execute_read(hca: int, qp: int, port: int, work: int, conn: int, bth: int) -
     state = access(hca, qp, work, Opcode.RDMA_READ, load_be64_words(bth + RETH_VA), load_be32(bth + RETH_RKEY), nbytes)
     if state == states.RESPONDER_ERROR:
         return state
-    count(conn + r.RESP_EXPECTED, max(1, (nbytes + mtu - 1) // mtu))
+    count(conn + r.RESP_EXPECTED, packets_of(nbytes, mtu))
     count(conn + r.RESP_MSN, 1)
     store(conn + r.RESP_ACK, 0)  # the response acknowledges earlier requests
     respond(hca, qp, port, conn, load(work + t.WORK_REMOTE), nbytes, psn)
@@ -320,7 +309,7 @@ def execute_read(hca: int, qp: int, port: int, work: int, conn: int, bth: int) -
 def respond(hca: int, qp: int, port: int, conn: int, source: int, nbytes: int, psn: int) -> int:
     """Send the packets of a READ response."""
     mtu, done = load(conn + r.CONN_MTU), 0
-    packets = max(1, (nbytes + mtu - 1) // mtu)
+    packets = packets_of(nbytes, mtu)
     place_all_of(hca, load(qp + t.QP_PE), 0)
     for i in range(packets):
         bth = frame(port)
@@ -375,16 +364,6 @@ def execute_atomic(hca: int, qp: int, port: int, work: int, conn: int, bth: int)
 
 
 @device
-def exchange(hca: int, address: int, opcode: int, width: int, operands: int) -> int:
-    """Update an operand atomically, and return its original value."""
-    place_touched(hca, address, width)
-    while True:
-        old = ops.load_atomic(address, width)
-        if ops.compare_swap_atomic(address, old, updated(opcode, width, operands, old), width) == old:
-            return old
-
-
-@device
 def respond_atomic(port: int, qp: int, conn: int, psn: int, original: int) -> int:
     """Send the original value of an atomic."""
     bth = frame(port)
@@ -411,7 +390,7 @@ def repeat(hca: int, qp: int, port: int, work: int, conn: int, bth: int, psn: in
                 return respond_atomic(port, qp, conn, psn, load(slot + 8))
         return 0
     nbytes, mtu = load_be32(bth + RETH_LEN), load(conn + r.CONN_MTU)
-    if psn + max(1, (nbytes + mtu - 1) // mtu) > load(conn + r.RESP_EXPECTED):
+    if psn + packets_of(nbytes, mtu) > load(conn + r.RESP_EXPECTED):
         return 0
     state = access(hca, qp, work, Opcode.RDMA_READ, load_be64_words(bth + RETH_VA), load_be32(bth + RETH_RKEY), nbytes)
     if state != states.RESPONDER_ERROR:
