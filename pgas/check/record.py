@@ -108,17 +108,8 @@ class Recorder:
 
     def accessed(self, kind: int, addr: int, nbytes: int, frame: FrameType, *, shared: bool) -> None:
         thread = watch.thread()
-        block = thread.block.linear
-        number = self._first + block * self._threads_of_block + thread.linear
-        if shared:
-            addr = addr | log.SHARED | (self._first + block << _BLOCK_SHIFT)
-        elif addr not in self._window:
-            addr = addr | log.PRIVATE
-        site = self._sites.get((frame.f_code, frame.f_lasti)) or self.site(frame)
-        if kind == watch.ATOMIC:
-            self.log.add(log.ATOMIC, number, addr, nbytes, site, mem.load(addr, nbytes) if nbytes in (4, 8) else None)
-        else:
-            self.log.add(log.LOAD + kind, number, addr, nbytes, site)
+        before = (mem.load(addr, nbytes) if nbytes in (4, 8) else None,) if kind == watch.ATOMIC else ()
+        self.log.add(log.LOAD + kind, self.number(thread), self.tagged(addr, thread if shared else None), nbytes, self.site(frame), *before)
 
     def fenced(self, scope: str) -> None:
         self.log.add(log.FENCE, self.number(watch.thread()), scope)
@@ -219,6 +210,8 @@ class Recorder:
 
     def site(self, frame: FrameType | None) -> int:
         """Return the number of the innermost line of the program at or above a frame."""
+        if frame is not None and (known := self._sites.get((frame.f_code, frame.f_lasti))) is not None:
+            return known
         while frame is not None and OF_PGAS.match(frame.f_globals.get("__name__", "")):
             if frame.f_code is Worker.run.__code__:
                 return self._launched_at

@@ -42,7 +42,12 @@ class WordUpdate:
     @property
     def arrival(self) -> Knowledge:
         """What a thread knows if the update has arrived."""
-        return Knowledge(updates={self.access.chain: self.access.number})  # type: ignore[dict-item]
+        return Knowledge(updates={self.access.chain: self.access.number})  # type: ignore[dict-item]  # SyncWord.add() has set the chain
+
+    @property
+    def shown(self) -> Knowledge:
+        """What a thread knows that has read the value of the update, or a later one."""
+        return self.told | self.arrival
 
     def follows(self, other: "WordUpdate") -> bool:
         """Whether the other update happens before this one, so that this one was issued later."""
@@ -73,9 +78,7 @@ class SyncWord:
     def reset(self, turn: int | None = None) -> None:
         """Forget the updates, or those before a turn, because the word has been overwritten."""
         kept = [] if turn is None else [u for u in self.updates if u.turn >= turn]
-        self.updates, self.earlier, self.all, self.added = kept, None, Knowledge(), 0
-        for update in kept:
-            self.all = self.all | update.told | update.arrival
+        self.updates, self.earlier, self.all, self.added = kept, None, _shown(kept), 0
         self.first = min(((u.turn, u.before) for u in kept), default=(0, 0))
 
     def add(self, update: WordUpdate) -> None:
@@ -95,11 +98,10 @@ class SyncWord:
             self.chains += 1
             access.chain, access.number = (self.addr, self.chains), 0
         self.updates.append(update)
-        self.all = self.all | update.told | update.arrival
+        self.all = self.all | update.shown
         if len(self.updates) > _MOST:
             gone = self.updates.pop(0)
-            told = gone.told | gone.arrival
-            self.earlier = told if self.earlier is None else self.earlier | told
+            self.earlier = gone.shown if self.earlier is None else self.earlier | gone.shown
             if gone.kind in _SETS:
                 self.first, self.added = (-1, gone.value or 0), 0
             else:
@@ -111,12 +113,7 @@ class SyncWord:
 
     def told(self, turn: int) -> Knowledge:
         """Return what updates tell a thread that has read the word in a turn."""
-        if self.last < turn:
-            return self.all
-        told = self.earlier or Knowledge()
-        for update in self._before(turn):
-            told = told | update.told | update.arrival
-        return told
+        return self.all if self.last < turn else _shown(self._before(turn), self.earlier)
 
     def _before(self, turn: int) -> list[WordUpdate]:
         return self.updates if self.last < turn else [u for u in self.updates if u.turn < turn]
@@ -208,6 +205,14 @@ class CudaAtomics:
                 break
             told = earlier
         return told
+
+
+def _shown(updates: Iterable[WordUpdate], known: Knowledge | None = None) -> Knowledge:
+    """Return a state that also knows what updates show."""
+    known = known or Knowledge()
+    for update in updates:
+        known = known | update.shown
+    return known
 
 
 def joined(state: Knowledge, updates: Iterable[WordUpdate]) -> Knowledge:
