@@ -101,6 +101,9 @@ class Rules:
             seen = [access for word in answered or () for access in self._carried.get((o.pe, word), [])]
         touches = list(_touches(o, size) if o.team < 0 else _of_members(o, size, self._shape, SMALL))
         if self._races is not None:
+            if o.scope != ops.THREAD:  # Its threads meet at the beginning.
+                for pe in ops.callers(self._shape, o):
+                    self._meet(self._actors(o, pe))
             touches = [] if o.kind in _LOOKS else [_as_word(o, touch) for touch in self._by_law(o) if touch.lo < touch.hi]
         if any(_overlap(a, b) and (a.mode, b.mode) != (READ, READ) for i, a in enumerate(touches) for b in touches[:i]):
             return False
@@ -131,11 +134,8 @@ class Rules:
         return True
 
     def _by_law(self, o: Operation) -> Iterator[_Touch]:
-        """Yield the accesses of an operation as docs/memory-model.md describes them, after what its threads meet for."""
+        """Yield the accesses of an operation as docs/memory-model.md describes them."""
         size = self._shape.dtype.itemsize
-        if o.scope != ops.THREAD:
-            for pe in ops.callers(self._shape, o):
-                self._meet(self._actors(o, pe))
         if o.team < 0:
             yield from _touches(o, size)
             return
@@ -197,8 +197,6 @@ class Rules:
         if o.kind in (Kind.FENCE, Kind.QUIET, Kind.QUIET_PE, Kind.FLUSH, Kind.SYNCTHREADS, *ops.MEETINGS):
             for access in self._accesses:
                 _order(access, o, actors)
-            if self._races is not None and o.kind == Kind.SYNCTHREADS:
-                self._meet(actors)
         # After a non-blocking call, threads of a warp or block are not ordered after each other's parts.
         together = actors & (actors - 1) == 0 or o.kind not in _NON_BLOCKING
         added = []
