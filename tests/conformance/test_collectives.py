@@ -489,7 +489,7 @@ def divided(heap, name, team, dtype, size, *, shift=0, **options):
 @checklist("Collectives", "blocks at once with parts of a message", "sizes around every protocol's border")
 @pytest.mark.parametrize("name", PARTS)
 def test_blocks_on_channels_have_parts(heap, backwards, name):
-    """The result is that of one block, at odd addresses, too. Of floats, only where the order of additions is that of members."""
+    """The result is that of one block, also at odd addresses. Of floats, only where the order of additions is that of members."""
     for nbytes in DIVIDED:
         divided(heap, name, pgas.TEAM_WORLD, np.uint8, nbytes, shift=nbytes % 2)
     dtype = np.int64 if name == "reducescatter" and BY_NIC else np.float64

@@ -362,7 +362,7 @@ def test_peers_with_identifications():
 
 
 def test_strangers():
-    """Packets of others, with a wrong PSN, or that are no packets, change nothing and are counted."""
+    """Packets of others, with a wrong PSN, or that are not packets, change nothing and are counted."""
     packets = []
     a, b, link = pair(watch=lambda _, to, data: packets.append((to, data)))
     a.post(wqe.fetch_add, b.heap, KEY, a.heap, KEY, 1)
