@@ -7,6 +7,7 @@ for it after each batch. Operations have 4 KiB of float32 and are on a stream, u
 ``numba.cuda`` is numba-cuda's own launch of a kernel that does not use pgas, for comparison.
 """
 
+import itertools
 import json
 import statistics
 import sys
@@ -48,6 +49,12 @@ def _calls(stream: Any) -> dict[str, Callable[[], Any]]:
     put = pgas.put.bind(dest, source, peer, stream=stream)
     reduce = pgas.reduce.bind(team, dest, source, pgas.SUM, stream=stream)
     configured, bound = _nothing[1, 32, stream], _nothing[1, 32, stream].bind(dest, source, 1)
+    rounds, starts = itertools.count(1000), itertools.cycle(range(_SIZE // 2))  # Numbers that Python does not keep, more starts than calls.
+
+    def new_slice() -> Any:
+        start = next(starts)
+        return source[start : start + _SIZE // 2]
+
     return {
         "numba.cuda launch": lambda: others[1, 32, stream](own),
         "pgas.jit launch": lambda: ours[1, 32, stream](dest),
@@ -55,18 +62,24 @@ def _calls(stream: Any) -> dict[str, Callable[[], Any]]:
         "pgas.jit launch, configured": lambda: configured(dest, source, 1),
         "pgas.jit launch, bound": bound,
         "slice": lambda: source[: _SIZE // 2],
+        "slice, another each time": new_slice,
         "fence": lambda: pgas.fence(stream=stream),
         "quiet": lambda: pgas.quiet(stream=stream),
         "sync_all": lambda: pgas.sync_all(stream=stream),
         "barrier_all": lambda: pgas.barrier_all(stream=stream),
         "signal_op": lambda: pgas.signal_op(sig, 0, 1, pgas.SIGNAL_ADD, peer, stream=stream),
+        "signal_op, another value each time": lambda: pgas.signal_op(sig, 0, next(rounds), pgas.SIGNAL_SET, peer, stream=stream),
         "p": lambda: pgas.p(words, 0, 1, peer, stream=stream),
         "atomic_add": lambda: pgas.atomic_add(words, 0, 1, peer, stream=stream),
         "put": lambda: pgas.put(dest, source, peer, stream=stream),
         "put, bound": put,
         "put of a slice": lambda: pgas.put(dest, source[: _SIZE // 2], peer, stream=stream),
+        "put of another slice each time": lambda: pgas.put(dest, new_slice(), peer, stream=stream),
         "get": lambda: pgas.get(dest, source, peer, stream=stream),
         "put_signal": lambda: pgas.put_signal(dest, source, sig, 0, 1, pgas.SIGNAL_SET, peer, stream=stream),
+        "put_signal, another value each time": lambda: pgas.put_signal(
+            dest, source, sig, 0, next(rounds), pgas.SIGNAL_SET, peer, stream=stream
+        ),
         "team_sync": lambda: pgas.team_sync(team, stream=stream),
         "barrier": lambda: pgas.barrier(team, stream=stream),
         "broadcast": lambda: pgas.broadcast(team, dest, source, 0, stream=stream),

@@ -135,6 +135,12 @@ def packed(args: Sequence[Any]) -> Packed | None:
     return tuple(codes), b"".join(parts)
 
 
+def offset(args: Sequence[Any], place: tuple[int, ...]) -> int:
+    """Return the offset of an argument in the parameters of packed(). place: its index, after that of the tuple that contains it."""
+    before = packed(args[: place[0]])
+    return (len(before[1]) if before is not None else 0) + (offset(args[place[0]], place[1:]) if place[1:] else 0)
+
+
 def unpacked(args: Sequence[Any]) -> tuple[Any, ...]:
     """Return arguments in the form that Numba takes."""
     return tuple(a.array() if type(a) is Argument else unpacked(a) if type(a) is tuple else a for a in args)

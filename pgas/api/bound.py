@@ -1,31 +1,77 @@
 """Host calls whose launches are kept: those of ``pgas.put.bind(...)`` and similar, and calls that are repeated with the same arguments.
 
 A host call checks its operands, chooses a kernel with its blocks, and converts the arguments. All of this follows from the arguments, so
-that a repeated call need not do it again.
+that a repeated call need not do it again. Only a value for an element, such as the number of a round, may change from call to call: then
+the launch is repeated with another parameter.
 """
 
 import enum
+import math
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pgas.api.jit import BoundLaunch, Kernel
+from pgas.api.values import bounds
 from pgas.base import parameters
 from pgas.base.errors import HeapError, PgasError
 from pgas.job import runtime
 from pgas.job.memory import teams
 from pgas.job.memory.array import SymmetricArray, block_of
+from pgas.job.paths.streams import with_argument
 from pgas.kernels import operation
 
-__all__ = ["BoundCall", "bind", "is_recording", "recording", "remembering"]
+__all__ = ["BoundCall", "Value", "bind", "is_recording", "recording", "remembering"]
 
 #: Maximum number of repeated calls of a function that a job keeps.
-_MOST_REMEMBERED = 32
+_MOST_REMEMBERED = 256
 
 _of_thread = threading.local()
+
+#: A launch takes an integer as an int64.
+_INT64 = np.iinfo(np.int64)
+
+
+class Value(NamedTuple):
+    """Where a function has a value for an element: positions of its parameter, and of that of the element's array."""
+
+    position: int
+    array: int
+
+    def limits(self, args: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Return the minimum and the maximum of the values that may replace that of a call, which have its type."""
+        kind, dtype = type(args[self.position]), args[self.array].dtype
+        if kind is float and dtype.kind == "f":
+            return -math.inf, math.inf
+        if kind is float or dtype.kind not in "iuf" or dtype.isbuiltin != 1:  # The call converts values for other elements.
+            return 1, 0
+        low, high = (_INT64.min, _INT64.max) if dtype.kind == "f" else bounds(dtype)
+        return max(low, int(_INT64.min)), min(high, int(_INT64.max))
+
+
+class _Integer(int):
+    """A value that stands for all values of its type while a call is bound."""
+
+
+class _Float(float):
+    """The same, if it is a float."""
+
+
+#: In the key of a repeated call, what stands for a value of a type.
+_ANY: dict[type, Any] = {int: _Integer(), float: _Float()}
+
+
+def _place(args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the place of such a value in the arguments of a launch: its index, after that of the tuple that contains it. (): none."""
+    for i, arg in enumerate(args):
+        if type(arg) is _Integer or type(arg) is _Float:
+            return (i,)
+        if type(arg) is tuple and (inner := _place(arg)):
+            return (i, *inner)
+    return ()
 
 
 class BoundCall:
@@ -65,9 +111,9 @@ class BoundCall:
             raise PgasError(f"pgas.{self._name}: the team or the job of this bound call has ended")
         self._perform()
 
-    def _perform(self) -> None:
+    def _perform(self, *value: Any) -> None:
         for launch in self._launches:
-            launch()
+            launch(*value)
 
 
 def is_recording() -> bool:
@@ -80,7 +126,10 @@ def recording(kernel: Kernel, configuration: tuple[Any, ...], args: tuple[Any, .
     found = getattr(_of_thread, "launches", None)
     if found is None:
         return False
-    found.append(kernel[configuration].bind(*args))
+    place = _place(args)
+    if place:
+        args = with_argument(args, place, lambda value: int(value) if isinstance(value, int) else float(value))
+    found.append(BoundLaunch(kernel, configuration, args, place=place))
     return True
 
 
@@ -112,6 +161,8 @@ class _Repeated:
         self._args = tuple([weakref.ref(arg) if type(arg) is SymmetricArray else arg for arg in args])
         self._stream = stream  # Kept, because its ID is part of the key.
         self.bound: BoundCall | None = None
+        self.low: Any = None  #: With high, the limits of a value that may change.
+        self.high: Any = None
 
     def same(self, args: tuple[Any, ...]) -> bool:
         """Whether these are the same objects. IDs alone do not suffice, because Python reuses them."""
@@ -125,34 +176,46 @@ class _Repeated:
 _plain: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 #: Types of arguments that never change.
-_FIXED = (int, np.integer, enum.Enum, SymmetricArray)
+_FIXED = (int, float, np.integer, enum.Enum, SymmetricArray)
 
 
-def remembering(name: str, form: Callable[..., Any], *, of_team: bool = False) -> Callable[..., Any]:
+def remembering(name: str, form: Callable[..., Any], *, of_team: bool = False, value: Value | None = None) -> Callable[..., Any]:
     """Return a host form whose calls on a stream cost what a bound call costs if the arguments are the same objects as before.
 
-    Only calls whose arrays are symmetric arrays are kept, because these never change. of_team: the first argument is a team; a plain number
-    may later be another team's.
+    Only calls whose arrays are symmetric arrays are kept, because these never change.
+
+    Args:
+        of_team: whether the first argument is a team; a plain number may later be another team's.
+        value: the value that may differ from that of the call before.
     """
 
     def call(*args: Any, stream: Any = None, **kwargs: Any) -> Any:
         if stream is None:
             return parameters.call(name, form, args, kwargs)
         job, values = runtime.current(), (*args, *kwargs.values())
+        new: tuple[Any, ...] = ()
+        mark: Any = None
+        if value is not None and len(args) > (at := value.position):
+            mark = _ANY.get(type(args[at]))
+            if mark is not None:
+                values, new = (*values[:at], mark, *values[at + 1 :]), (args[at],)
         of_name = job.repeated.setdefault(name, {})
         key = (id(stream), *kwargs, *map(id, values))
         known = of_name.get(key)
-        if known is not None and known.same(values):
+        if known is not None and known.same(values) and (not new or known.low <= new[0] <= known.high):
             if known.bound is None:
-                known.bound = _bound(name, form, args, {**kwargs, "stream": stream})
+                given = (*args[:at], type(mark)(new[0]), *args[at + 1 :]) if new else args
+                known.bound = _bound(name, form, given, {**kwargs, "stream": stream})
             if known.bound.valid(job):
-                return known.bound._perform()
+                return known.bound._perform(*new)
+        parameters.call(name, form, args, {**kwargs, "stream": stream})  # It returns nothing; an error is not remembered.
         team = kwargs.get("team", args[0] if args else None)
         if all(isinstance(value, _FIXED) for value in values) and (not of_team or isinstance(team, teams.Handle)):
             if len(of_name) >= _MOST_REMEMBERED:
                 of_name.clear()
-            of_name[key] = _Repeated(values, stream)
-        return parameters.call(name, form, args, {**kwargs, "stream": stream})
+            repeated = of_name[key] = _Repeated(values, stream)
+            if value is not None and new:
+                repeated.low, repeated.high = value.limits(args)
 
     _plain[call] = lambda *args, **kwargs: parameters.call(name, form, args, kwargs)
     return call

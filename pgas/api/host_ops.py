@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from pgas.api import amo, lock, rma, signal, sync, wait
-from pgas.api.bound import is_recording, recording, remembering
+from pgas.api.bound import Value, is_recording, recording, remembering
 from pgas.api.jit import Kernel, jit
 from pgas.api.operands import Operand
 from pgas.api.values import check_code, check_value
@@ -353,11 +353,23 @@ def _clear_lock(*args: Any, stream: Any = None, **kwargs: Any) -> None:
 _clear_on_stream = _one_thread(lock.clear_lock)
 
 
+def _value(function: Callable[..., Any]) -> Value | None:
+    """Return where a function has a value for an element, if it has one."""
+    names = list(inspect.signature(function).parameters)
+    return Value(names.index("value"), names.index("sig") if "sig" in names else 0) if "value" in names else None
+
+
 def bind() -> None:
     """Give the public functions their host forms."""
-    single: list[Callable[..., Any]] = [rma.p, rma.g, signal.signal_fetch, signal.signal_wait_until, sync.wait_until]
+    single: list[Callable[..., Any]] = [rma.p, rma.g, signal.signal_op, signal.signal_fetch, signal.signal_wait_until, sync.wait_until]
     single += [getattr(amo, name) for name in amo.__all__]
-    HOST_FORMS.update({function.__name__: _one_thread(function) for function in single})
+    for function in single:
+        form = _one_thread(function)
+        returns = inspect.signature(function).return_annotation is not None
+        HOST_FORMS[function.__name__] = form if returns else remembering(function.__name__, form, value=_value(function))
+    for name, waits in (("put_signal", True), ("put_signal_nbi", False)):
+        form = _copy_and_signal(name, wait=waits)
+        HOST_FORMS[name] = remembering(name, form, value=_value(signal.put_signal))
     repeated = {
         "put": _copy("put", _put, wait=True),
         "put_nbi": _copy("put_nbi", _put, wait=False),
@@ -365,9 +377,6 @@ def bind() -> None:
         "get_nbi": _copy("get_nbi", _get, wait=False),
         "iput": _strided_copy("iput", _iput),
         "iget": _strided_copy("iget", _iget),
-        "put_signal": _copy_and_signal("put_signal", wait=True),
-        "put_signal_nbi": _copy_and_signal("put_signal_nbi", wait=False),
-        "signal_op": _one_thread(signal.signal_op),
         "fence": _one_thread(sync.fence),
         "flush": _one_thread(sync.flush),
         "quiet_pe": _one_thread(sync.quiet_pe),

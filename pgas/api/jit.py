@@ -161,17 +161,30 @@ class ConfiguredKernel:
 
 
 class BoundLaunch:
-    """A launch with its arguments converted. A call takes about one microsecond of host time in addition to the driver's."""
+    """A launch with its arguments converted. A call takes about one microsecond of host time in addition to the driver's.
 
-    def __init__(self, kernel: Kernel, configuration: tuple[Any, ...], args: tuple[Any, ...], *, cooperative: bool = False) -> None:
+    place: of the argument that may change from launch to launch (streams.py: with_argument()), if there is one.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        configuration: tuple[Any, ...],
+        args: tuple[Any, ...],
+        *,
+        cooperative: bool = False,
+        place: tuple[int, ...] = (),
+    ) -> None:
         _check_integers("", configuration)
         self._described = _described(kernel, configuration)
         self._teams = teams.handles(args)
         runtime.current().teams.check(self._teams)
-        self._launch = platform.bound(kernel.dispatcher, kernel.__name__, configuration, args, cooperative=cooperative)
+        self._launch = platform.bound(kernel.dispatcher, kernel.__name__, configuration, args, cooperative=cooperative, place=place)
 
-    def __call__(self) -> None:
+    def __call__(self, *changed: Any) -> None:
         """Launch the kernel. Returns while it runs (in the simulator, after it has run).
+
+        changed: a number that replaces the argument at ``place``. A launch without such an argument ignores it.
 
         Raises:
             PgasError: if pgas.finalize() has run, or an argument is a team that was destroyed.
@@ -179,7 +192,7 @@ class BoundLaunch:
         job = runtime.current()
         job.teams.check(self._teams)
         job.launching(*self._described)
-        self._launch()
+        self._launch(*changed)
         if job.timeline is not None:
             job.timeline.launched()
 

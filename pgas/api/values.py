@@ -10,7 +10,7 @@ from pgas.base.parameters import is_integer
 from pgas.kernels import refusals
 from pgas.kernels.codes import CONSTANTS
 
-__all__ = ["check_code", "check_value"]
+__all__ = ["bounds", "check_code", "check_value"]
 
 
 def check_value(function: str, name: str, value: Any, dtype: np.dtype, *, integral: bool = False) -> None:
@@ -23,7 +23,7 @@ def check_value(function: str, name: str, value: Any, dtype: np.dtype, *, integr
         ValueError: value is out of the range of an integer dtype.
     """
     if type(value) is int and dtype.kind in "iu":
-        low, high = _bounds(dtype)
+        low, high = bounds(dtype)
         if low <= value <= high:
             return
     if integral and not is_integer(value):
@@ -31,7 +31,7 @@ def check_value(function: str, name: str, value: Any, dtype: np.dtype, *, integr
     if not isinstance(value, (int, float, complex, np.number, np.bool, dtype.type)) or (np.iscomplexobj(value) and dtype.kind != "c"):
         raise TypeError(refusals.message("other value", function=function, name=name, value=f"of type {type(value).__name__}", dtype=dtype))
     if dtype.kind in "iu":
-        low, high = _bounds(dtype)
+        low, high = bounds(dtype)
         number: Any = value.item() if isinstance(value, np.generic) else value
         if not low - 1 < number < high + 1:  # False for NaN.
             raise ValueError(f"pgas.{function}: {name} must be from {low} to {high}, the range of {dtype}, not {value}")
@@ -52,7 +52,7 @@ def check_code(function: str, name: str, code: Any, codes: type[IntEnum]) -> int
 
 
 @functools.cache
-def _bounds(dtype: np.dtype) -> tuple[int, int]:
+def bounds(dtype: np.dtype) -> tuple[int, int]:
     """Return the minimum and the maximum value of an integer dtype."""
     return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 

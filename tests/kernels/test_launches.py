@@ -77,6 +77,11 @@ with launch._lock:  # as in a signal handler
     assert not launch(parameters)
 assert launch(parameters)
 
+# The parameter of an argument that changes from launch to launch.
+for args, place in (((one, 7, 2), (1,)), ((one, (2, one, 7)), (1, 2)), (((7,), 1), (0, 0)), ((1, (2.5, (one, 7.5))), (1, 1, 1))):
+    at = launches.offset(args, place)
+    assert launches.packed(args)[1][at : at + 8] == launches.packed((7.5 if place == (1, 1, 1) else 7,))[1], (args, at)
+
 # Also next to an argument that only Numba can convert, a flat array becomes one of Numba.
 assert launches.packed((one, None)) is None
 assert launches.unpacked((one, None)) == ((0x1000, 5, np.dtype(np.uint16)), None)

@@ -62,6 +62,43 @@ def test_views_are_symmetric(heap):
     assert array.squeeze().copy_to_host().tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
+def test_views_made_again(heap):
+    """An array may keep its views: a repeated subscript has the same elements, the stream of its array, and notices that it was freed."""
+    array = pgas.array(np.arange(24).reshape(4, 6))
+    host = array.copy_to_host()
+    for _ in range(2):
+        for idx in (
+            slice(1, 3),
+            slice(3),
+            slice(None, None, 2),
+            2,
+            -1,
+            (1, slice(2, 5)),
+            (slice(None), 0),
+            slice(2, 2),
+            slice(1, None, None),
+        ):
+            view = array[idx]
+            assert isinstance(view, pgas.SymmetricArray)
+            assert (view.shape, view.strides) == (host[idx].shape, host[idx].strides)
+            if view.is_c_contiguous():
+                assert np.array_equal(view.copy_to_host(), host[idx])
+        assert array[1, 2] == host[1, 2]
+        array[1, 2] = 70 + array[1, 2]
+        host = array.copy_to_host()
+    other = array.bind(stream := pgas.cuda.stream())
+    assert other[1:3].stream is stream
+    assert array[1:3].stream is not stream
+    for wrong in (1.0, slice(1.0, 3.0), slice(True, "3"), "name", (0, 1, 2), 4):
+        with pytest.raises((TypeError, IndexError, ValueError)):
+            array[wrong]
+    pgas.barrier_all()
+    pgas.free(array)
+    for idx in (slice(1, 3), 2, slice(7, 8)):
+        with pytest.raises(pgas.HeapError, match="use after free"):
+            array[idx]
+
+
 def test_views_that_would_be_copies_are_refused(heap):
     """reshape() and ravel() return views or raise. NumPy would return a copy, which is not on the heap."""
     array = heap.array(np.arange(6).reshape(2, 3))

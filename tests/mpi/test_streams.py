@@ -284,6 +284,40 @@ def test_repeated_calls(heap, me, n, right, left):
         assert "pgas.team_sync: team" in raised(pgas.PgasError, pgas.team_sync, known, stream=stream)
 
 
+def test_repeated_calls_with_other_values(heap, me, right, left):
+    """A value may differ from call to call; each is sent, and a value that the element cannot hold is refused every time."""
+    stream, sig = cuda.stream(), heap.zeros(2, np.uint64)
+    source, dest = (
+        heap.full(40_000, me, np.int64),
+        heap.zeros(40_000, np.int64),
+    )  # By several blocks over p2p: the signal is a second launch.
+    words, numbers, bits = heap.zeros(2, np.int32), heap.zeros(2, np.float32), heap.zeros(2, np.float16)
+    for turn in range(1, 6):
+        pgas.put_signal(dest[:8], source[:8], sig, 0, turn, pgas.SIGNAL_SET, right, stream=stream)
+        pgas.put_signal(dest, source, sig, 0, 100 * turn, pgas.SIGNAL_ADD, right, stream=stream)
+        pgas.signal_op(sig, 1, turn, pgas.SIGNAL_ADD, right, stream=stream)
+        pgas.p(words, 0, -turn, right, stream=stream)
+        pgas.p(words, idx=1, value=turn, pe=right, stream=stream)
+        pgas.p(numbers, 0, turn + 0.5, right, stream=stream)
+        pgas.atomic_add(numbers, 1, turn, right, stream=stream)
+        pgas.p(bits, 0, turn, right, stream=stream)
+        pgas.barrier_all(stream=stream)
+        pgas.wait_until(words, 0, pgas.EQ, -turn, stream=stream)
+        pgas.synchronize(stream)
+        total = turn * (turn + 1) // 2
+        found = [array.copy_to_host().tolist() for array in (sig, words, numbers, bits)]
+        everywhere(None if found == [[101 * turn, total], [-turn, turn], [turn + 0.5, total], [turn, 0]] else f"turn {turn}: {found}")
+        for array, value in ((words, 2**31), (words, -(2**31) - 1), (sig, -1), (sig, 2**64), (words, "one")):
+            name, function = ("signal_op", pgas.signal_op) if array is sig else ("p", pgas.p)
+            args = (array, 0, value, pgas.SIGNAL_SET, right) if array is sig else (array, 0, value, right)
+            with pytest.raises((TypeError, ValueError), match=rf"^pgas\.{name}: value (must be|is of type str)"):
+                function(*args, stream=stream)
+    pgas.signal_op(sig, 1, 2**64 - 1, pgas.SIGNAL_SET, right, stream=stream)
+    pgas.barrier_all(stream=stream)
+    pgas.synchronize(stream)
+    equal(sig, np.array([505, 2**64 - 1], np.uint64))
+
+
 @pytest.mark.parametrize("dtype", [*INTEGERS, np.dtype(np.float32), np.dtype(np.float64)], ids=name_of)
 def test_elements_and_atomics(heap, me, n, right, left, dtype):
     cells = heap.zeros((2, n), dtype)

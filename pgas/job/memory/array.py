@@ -348,6 +348,22 @@ else:
 
         return view  # type: ignore[return-value]
 
+    #: Maximum number of views that an array keeps.
+    _MOST_VIEWS = 64
+
+    def _key(item: Any) -> Any:
+        """Return what identifies a subscript of Python integers and slices of them; None for other subscripts."""
+        kind = type(item)
+        if kind is slice:
+            parts = item.start, item.stop, item.step
+            return (slice, *parts) if {*map(type, parts)} <= _IN_SLICES else None
+        if kind is tuple:
+            keys = tuple(map(_key, item))
+            return None if None in keys else keys
+        return item if kind is int else None
+
+    _IN_SLICES = {int, type(None)}
+
     def _bits(mine: Any, other: Any) -> tuple[Any, Any]:
         """View arrays as unsigned integers if Python's buffers have no name for their dtype, such as ml_dtypes' bfloat16."""
         if mine.dtype.isbuiltin != 2 or other.dtype != mine.dtype:
@@ -359,6 +375,25 @@ else:
         __doc__ = _OnHeap.__doc__
 
         _block: HeapBlock | None = None
+
+        def __getitem__(self, item: Any) -> Any:
+            """Return an element or a view. A view that was made before is returned again, so that calls with it are also repeated ones."""
+            key = _key(item)
+            if key is None:
+                return super().__getitem__(item)
+            views = self.__dict__.get("_pgas_views")
+            if views is None:
+                views = self.__dict__["_pgas_views"] = {}
+            if (view := views.get(key)) is not None and view.stream is self.stream:
+                if (block := block_of(self)) is not None:
+                    _refuse_freed(block)
+                return view
+            view = super().__getitem__(item)
+            if isinstance(view, SymmetricArray):
+                if len(views) >= _MOST_VIEWS:
+                    views.clear()
+                views[key] = view
+            return view
 
         view, squeeze = _checked(_DeviceArray.view), _checked(_DeviceArray.squeeze)
 
@@ -379,6 +414,7 @@ else:
             """Return the same array with another default stream."""
             bound = type(self).__new__(type(self))  # Not Numba's bind(), because it uses copy.copy(), which raises an error here.
             bound.__dict__.update(self.__dict__, stream=stream)
+            bound.__dict__.pop("_pgas_views", None)
             return bound
 
         def _with_layout(self, shape: Any, strides: Any) -> "SymmetricArray":

@@ -11,7 +11,7 @@ from cuda.bindings import driver
 from cuda.core import Device, LaunchConfig, Stream
 from cuda.core import launch as cuda_launch
 
-from pgas.job.paths.streams import handle, is_default, normalized
+from pgas.job.paths.streams import handle, is_default, normalized, with_argument
 from pgas.kernels.compiler import compiler, launches
 
 
@@ -93,9 +93,12 @@ class Configured:
 class Bound:
     """A kernel with its launch configuration and its converted arguments; a call launches it."""
 
-    def __init__(self, dispatcher: Any, name: str, configuration: Any, args: tuple[Any, ...], *, cooperative: bool) -> None:
+    def __init__(
+        self, dispatcher: Any, name: str, configuration: Any, args: tuple[Any, ...], *, cooperative: bool, place: tuple[int, ...]
+    ) -> None:
         grid, block, given_stream, shared = normalized(configuration)
         stream, given = core_stream(given_stream), launches.packed(args)
+        self._place, self._offset = place, launches.offset(args, place) if place else 0
         args = launches.unpacked(args)
         with loading_allowed():
             compiled = compiled_for(dispatcher, args)
@@ -111,12 +114,23 @@ class Bound:
             self._plain = launches.DriverLaunch(function, grid, block, shared, int(stream.handle), len(given[1])), given[1]
         config = LaunchConfig(grid=grid, block=block, shmem_size=shared, is_cooperative=cooperative or compiled.cooperative)
         self._launch = functools.partial(cuda_launch, stream, config, function, *parameters)
+        self._again = dispatcher[configuration]
 
-    def __call__(self) -> None:
+    def __call__(self, *changed: Any) -> None:
         if self._thread is not threading.current_thread():  # A new thread has no current GPU.
             compiler.enter_device()
-        if self._plain is None or not self._plain[0](self._plain[1]):
+        if changed and self._place:
+            self._changed(changed[0])
+        elif self._plain is None or not self._plain[0](self._plain[1]):
             self._launch()
+
+    def _changed(self, value: Any) -> None:
+        if self._plain is not None:
+            launch, parameters = self._plain
+            _, changed = launches.packed((value,)) or (None, b"")
+            if changed and launch(parameters[: self._offset] + changed + parameters[self._offset + len(changed) :]):
+                return
+        self._again(*with_argument(self._keep, self._place, lambda _: value))
 
 
 def resident(dispatcher: Any, args: tuple[Any, ...], threads: int, shared: int) -> tuple[str, int]:

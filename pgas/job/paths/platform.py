@@ -53,8 +53,14 @@ class Platform(Protocol):
     def configured(self, dispatcher: Any, name: str, configuration: tuple[Any, ...]) -> Callable[..., None]:
         """Return a function that launches a kernel with its arguments. Raises TypeError if Numba rejects the configuration."""
 
-    def bound(self, dispatcher: Any, name: str, configuration: Any, args: tuple[Any, ...], *, cooperative: bool) -> Callable[[], None]:
-        """Return a function that launches a kernel with these arguments, which are converted only once."""
+    def bound(
+        self, dispatcher: Any, name: str, configuration: Any, args: tuple[Any, ...], *, cooperative: bool, place: tuple[int, ...]
+    ) -> Callable[..., None]:
+        """Return a function that launches a kernel with these arguments, which are converted only once.
+
+        It may be given a number, of the same type, that replaces the argument at place (streams.py: with_argument()); if place is (), it
+        ignores it.
+        """
 
     def resident(self, dispatcher: Any, args: tuple[Any, ...], threads: int, shared: int) -> tuple[str, int]:
         """Return a name of the GPU, and how many blocks of a kernel can run concurrently on it."""

@@ -3,14 +3,13 @@
 A stream executes its work immediately and in order, so arguments are only checked. A launch returns when the kernel has ended.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from pgas.base import model
-from pgas.job.paths.streams import handle, is_default
+from pgas.job.paths.streams import handle, is_default, with_argument
 from pgas.kernels.compiler import cpu, cuda
 from pgas.sim import engine
 from pgas.sim import forbid as forbid  # A member of the interface, unchanged.
@@ -53,8 +52,15 @@ def configured(dispatcher: Any, name: str, configuration: tuple[Any, ...]) -> An
     return dispatcher[configuration]
 
 
-def bound(dispatcher: Any, name: str, configuration: Any, args: tuple[Any, ...], *, cooperative: bool) -> Callable[[], None]:
-    return functools.partial(dispatcher[configuration], *args)
+def bound(
+    dispatcher: Any, name: str, configuration: Any, args: tuple[Any, ...], *, cooperative: bool, place: tuple[int, ...]
+) -> Callable[..., None]:
+    launch = dispatcher[configuration]
+
+    def launched(*changed: Any) -> None:
+        launch(*(with_argument(args, place, lambda _: changed[0]) if changed and place else args))
+
+    return launched
 
 
 def resident(dispatcher: Any, args: tuple[Any, ...], threads: int, shared: int) -> tuple[str, int]:

@@ -1,5 +1,6 @@
 """Streams and launch configurations as programs give them, and the errors of calls on streams; without CUDA."""
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -36,6 +37,13 @@ def failed_in_driver(error: Exception) -> bool:
 def interrupts_capture(error: Exception) -> bool:
     """Whether an error of CUDA means only that a capture does not allow a call, so that the context works as before."""
     return any(name in str(error) for name in ("CUDA_ERROR_STREAM_CAPTURE_", "CUDA_ERROR_CAPTURED_EVENT"))
+
+
+def with_argument(args: tuple[Any, ...], place: tuple[int, ...], change: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """Return the arguments of a launch with one changed. place: its index, after that of the tuple that contains it."""
+    first, *rest = place
+    changed = with_argument(args[first], tuple(rest), change) if rest else change(args[first])
+    return (*args[:first], changed, *args[first + 1 :])
 
 
 def normalized(configuration: tuple[Any, ...]) -> tuple[tuple[int, ...], tuple[int, ...], Any, int]:
