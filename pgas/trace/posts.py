@@ -115,7 +115,7 @@ def _add_nic(pe: TracedPE, made: Sequence[Post], by_code: dict[int, dict[int, li
     """Add when the software NIC fetched the first WQE of each post and wrote the CQE of its last."""
     for queue in {post.queue for post in made}:
         of_queue = sorted((post for post in made if post.queue == queue and post.end >= 0), key=lambda post: post.end)
-        fetched = by_code[events.FETCHED][queue]
+        fetched = sorted(by_code[events.FETCHED][queue], key=lambda event: event.value)  # Threads of a CTA write them in any order.
         indices = [event.value for event in fetched]
         executed = _Progress(by_code[events.EXECUTED][queue])
         previous = 0

@@ -414,3 +414,18 @@ def test_trace_and_faults_from_the_start(capfd):
     assert "cmd PE 0 CREATE_QP: OK" in printed
     assert f"wqe PE 0 qpn {qp.qpn:#08x} index 0: NOP" in printed
     assert "\ncqe " not in printed
+
+
+def test_a_timeline_does_not_change_how_wqes_are_executed(tmp_path):
+    """Printed traces need one WQE at a time; on a GPU, one thread then copies what a CTA copies otherwise, 40 times as slowly."""
+    program = f"""
+from pgas.transports.softhca.process.card import Card
+card = Card()
+card.set_timeline({str(tmp_path / "t")!r}, 64)
+serial = [int(card.tables.control[0]["serial"])]
+card.set_trace(frozenset({{"wqe"}}))
+print(*serial, int(card.tables.control[0]["serial"]))
+card.stop()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("0 1\n", 0), done.stderr

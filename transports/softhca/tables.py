@@ -31,8 +31,8 @@ is done, so that a grace period takes two sweeps. A worker may read an old QP_WO
 a new QP some passes later (block.py, REFRESH); if it names this worker, wants() reads it again, bypassing L1.
 
 An engine may have several workers (the CTAs of a kernel; the cpu engine is one). QP_WORKER is the worker of a QP, the same for all QPs that
-share a CQ. While CTL_SERIAL is set, the first worker serves all QPs, one WQE at a time, because faults, traces, and counts of "the n-th
-WQE" require it.
+share a CQ. While CTL_SERIAL is set, the first worker serves all QPs, one WQE at a time, because faults, printed traces, and counts of "the
+n-th WQE" require it.
 
 Only the cpu engine serves receive queues (QueuePairs), because with several workers, the sender's worker would take receive WQEs and write
 CQEs that belong to the receiver's worker. Receive queues have a separate table, so that the rows of QPs, which every pass reads, stay
@@ -203,7 +203,8 @@ LOCAL_READ = 1 << 30
     CTL_EVENTS,  # address of the ring of a timeline's events, number of events written, mask of the ring's slots
     CTL_EVENTS_TICKET,
     CTL_EVENTS_MASK,
-) = range(0, 8 * 37, 8)
+    CTL_EVENTS_COUNT,  # address of CTL_EVENTS_TICKET, because a CTA works on a copy of this record
+) = range(0, 8 * 38, 8)
 
 # ------------------------------------------------------------------------------------------------------------------ late data
 (

@@ -10,6 +10,7 @@ from pgas.transports.softhca.engine.ops import fetch, fetched, for_kernel, load_
 from pgas.transports.softhca.engine.pipeline import check, process
 from pgas.transports.softhca.engine.requester import announced, begin, doorbell_qpn, rung
 from pgas.transports.softhca.engine.states import count, state_of
+from pgas.transports.softhca.engine.trace import note_fetched
 
 __all__ = [
     "account", "add", "add_relaxed", "begin_pass", "classify", "expected", "fence", "fetch", "fetched", "load", "load_be32",
@@ -137,6 +138,7 @@ def one(hca: int, qp: int, work: int, wqe: int, index: int) -> int:
     """Execute a staged WQE by one thread; return whether to continue. It is checked again, because earlier WQEs may change the result."""
     if state_of(qp) != t.RTS:
         return 0
+    note_fetched(hca, qp, index)
     copied = load(work + t.WORK_WQE)
     store(work + t.WORK_WQE, wqe)
     store(work + t.WORK_WQEBBS, max(1, begin(work, index)))

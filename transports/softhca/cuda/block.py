@@ -31,6 +31,7 @@ from pgas.transports.softhca.engine.ops import COMPILED, DELAYS_DATA, RECEIVES, 
 from pgas.transports.softhca.engine.pipeline import process
 from pgas.transports.softhca.engine.requester import collect, credit, recorded, take_doorbell
 from pgas.transports.softhca.engine.responder import read_segments, update, write_segments
+from pgas.transports.softhca.engine.trace import note_fetched
 
 __all__ = ["COMPILED", "SIGNATURE", "THREADS", "loop"]
 
@@ -279,8 +280,8 @@ def loop(hca: Any) -> None:
 compile_now(
     (
         batch.account, batch.add, batch.add_relaxed, batch.begin_pass, batch.classify, batch.expected, batch.fence, batch.octoword,
-        batch.one, batch.pending, batch.waiting, batch.wants, admit, copy_few, credit, expire, idle, place_cqe, process, read_segments,
-        take_doorbell, update, visit_alone, write_segments,
+        batch.one, batch.pending, batch.waiting, batch.wants, admit, copy_few, credit, expire, idle, note_fetched, place_cqe, process,
+        read_segments, take_doorbell, update, visit_alone, write_segments,
     )
 )  # fmt: skip
 keep(loop, *SOURCES, __file__.rpartition("/")[0])

@@ -25,6 +25,7 @@ from pgas.transports.softhca.engine.completer import place_cqe
 from pgas.transports.softhca.engine.limits import admit
 from pgas.transports.softhca.engine.ops import THREADS
 from pgas.transports.softhca.engine.responder import read_segments, update, write_segments
+from pgas.transports.softhca.engine.trace import note_fetched
 
 __all__ = [
     "AHEAD", "BASE", "CQ_AT", "DIRTY", "FOUND", "LIMIT", "ON_HOST", "PASSED", "QP_AT", "READY", "RECORD", "REGISTER_AT", "RUNG", "TALLIES",
@@ -291,6 +292,8 @@ def execute(cta: Any, hca: Any, visited: Any, first: Any, at: Any, n: Any, kind:
     cuda.syncthreads()
     stop = min(i64(cta.tally[STOP_AT]), n)
     done = kind == together and at <= cta.me < stop
+    if done:
+        note_fetched(cta.control, cta.pair, first + cta.me)
     low = i64(NEVER)
     if done and together != ATOMICS and load(cta.mine + t.WORK_SEGMENTS) != 0:
         low = load(cta.mine + (t.WORK_REMOTE if together == WRITES else t.WORK_PAIRS))

@@ -29,7 +29,7 @@ def trace(hca: int, qp: int, kind: int, index: int, source: int, nbytes: int) ->
 @device
 def note(hca: int, qp: int, code: int, index: int) -> int:
     """Write an event of a QP into the ring of the timeline. index: of the WQE."""
-    ticket, now = add(hca + t.CTL_EVENTS_TICKET, 1), clock()
+    ticket, now = add(load(hca + t.CTL_EVENTS_COUNT), 1), clock()
     at = load(hca + t.CTL_EVENTS) + (ticket & load(hca + t.CTL_EVENTS_MASK)) * events.EVENT_SIZE
     store(at + events.BEGIN, now)
     store(at + events.END, now)
@@ -39,6 +39,14 @@ def note(hca: int, qp: int, code: int, index: int) -> int:
     store(at + events.WORD, 0)
     store(at + events.VALUE, index)
     store_release(at + events.WHAT, code | (ticket & 0xFFFF_FFFF) << events.TICKET_SHIFT)
+    return 0
+
+
+@device
+def note_fetched(hca: int, qp: int, index: int) -> int:
+    """Write the event of a fetched WQE, if there is a timeline. hca, qp: may be copies."""
+    if load(hca + t.CTL_TRACE_KINDS) & t.TRACE_EVENTS:
+        note(hca, qp, events.FETCHED, index)
     return 0
 
 

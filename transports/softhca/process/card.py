@@ -71,8 +71,8 @@ class Card:
             self._timeline.close()
 
     def _order(self) -> None:
-        """Set whether WQEs are executed one at a time, as counting faults and traces require. The engine is paused meanwhile."""
-        self.tables.set(tables.CTL_SERIAL, int(self._faulty or self._timeline is not None or bool(self._kinds - {"cmd"})))
+        """Set whether WQEs are executed one at a time, as counting faults and printed traces require. The engine is paused meanwhile."""
+        self.tables.set(tables.CTL_SERIAL, int(self._faulty or bool(self._kinds - {"cmd"})))
 
     # ------------------------------------------------------------------------------------------------------------------ faults
 
@@ -151,6 +151,7 @@ class Card:
         file.map(lambda fd: self._memory.map_file(window.TRACE, file.nbytes, fd))
         self.tables.set(tables.CTL_EVENTS, window.TRACE + RINGS)
         self.tables.set(tables.CTL_EVENTS_MASK, capacity - 1)
+        self.tables.set(tables.CTL_EVENTS_COUNT, self.tables.address + tables.CTL_EVENTS_TICKET)
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         file.tell(card={"machine": socket.gethostname(), "boot": boot, "on_gpu": self.engine.on_gpu})
         self.set_trace(self._kinds)
