@@ -112,12 +112,16 @@ def test_local_operands_are_any_memory(heap, me, right, left):
 def test_streams_of_all_libraries(heap, me, right, left):
     streams, wait_for = streams_of_all_kinds()
     dest, source = heap.zeros((len(streams), 100), np.int32), heap.array(np.arange(100, dtype=np.int32) + 1000 * me)
+    sums = heap.zeros(len(streams), np.uint64)
     for row, stream in enumerate(streams):
-        pgas.put(dest[row], source, right, stream=stream)
-        pgas.quiet(stream=stream)
+        for turn in range(1, 4):  # repeated calls are bound
+            pgas.put(dest[row], source, right, stream=stream)
+            pgas.signal_op(sums, row, turn, pgas.SIGNAL_ADD, right, stream=stream)
+            pgas.quiet(stream=stream)
         pgas.synchronize(stream)
     pgas.synchronize(wait_for)
     equal(dest, np.tile(np.arange(100, dtype=np.int32) + 1000 * left, (len(streams), 1)))
+    equal(sums, np.full(len(streams), 6, np.uint64))
 
 
 def test_kernels_on_streams_of_all_libraries(heap):
