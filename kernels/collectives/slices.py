@@ -219,6 +219,39 @@ def _store_pair(entry, at, pair, everywhere):
 
 
 @functools.cache
+def _combine_both(combine: Combine) -> Any:
+    """Make ``run(entry, source, dest, at, end, step)``: combine pairs of two members at byte offsets at, at + step, ..., below end.
+
+    A thread has four pairs of the peer in flight.
+    """
+    first, add, last = _of_pairs(combine)
+
+    @device
+    def store(at, mine, other):
+        pair = last(add(first(mine[0], mine[1]), other[0], other[1]))
+        ptx.st_pair_plain(at, pair[0], pair[1])
+
+    @device
+    def run(entry, source, dest, at, end, step):
+        zero, one = remote(source, member(entry, u32(0))), remote(source, member(entry, u32(1)))
+        while at + _3 * step < end:
+            a, b = ptx.ld_relaxed_sys_pair(zero + at), ptx.ld_relaxed_sys_pair(zero + at + step)
+            c, d = ptx.ld_relaxed_sys_pair(zero + at + _2 * step), ptx.ld_relaxed_sys_pair(zero + at + _3 * step)
+            w, x = ptx.ld_relaxed_sys_pair(one + at), ptx.ld_relaxed_sys_pair(one + at + step)
+            y, z = ptx.ld_relaxed_sys_pair(one + at + _2 * step), ptx.ld_relaxed_sys_pair(one + at + _3 * step)
+            store(dest + at, a, w)
+            store(dest + at + step, b, x)
+            store(dest + at + _2 * step, c, y)
+            store(dest + at + _3 * step, d, z)
+            at += _4 * step
+        while at < end:
+            store(dest + at, ptx.ld_relaxed_sys_pair(zero + at), ptx.ld_relaxed_sys_pair(one + at))
+            at += step
+
+    return run
+
+
+@functools.cache
 def _reduce_items(unit: int, combine: Combine) -> Any:
     """Make ``run(entry, source, dest, at, end, step, nbytes, everywhere)``: combine item by item, for operands not aligned to 16 bytes."""
     load, store = load_item(unit, combine.words), store_item(unit, combine.words)
@@ -475,13 +508,14 @@ def _through_lines(scope: Scope, unit: int, combine: Combine) -> Any:
 def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
     """Strategy.reduce(): a member combines its slice of all sources, and stores it into every dest.
 
-    dest may be source, because no other member reads this slice of it after its owner has combined it.
+    dest may be source, because no other member reads this slice of it after its owner has combined it. If dest is not source, each of two
+    members combines both sources as a whole: then nothing is stored over the link, where loads and stores slow each other down.
     """
     arrive, done = channel.sync_flags(scope, flag, layout.ARRIVED), channel.sync_flags(scope, flag, layout.DONE)
     rank, size, sync = scope.rank, scope.size, scope.sync
     pairs, items, item = _reduce_run(scope, combine), _reduce_items(unit, combine), constant(combine.words * layout.WORD)
     alone, through, pushes = scope is THREAD, _through_staging(scope, unit, combine), scope is BLOCK
-    in_lines = _through_lines(scope, unit, combine)
+    in_lines, both = _through_lines(scope, unit, combine), _combine_both(combine)
 
     @device
     def reduce(op, c, epoch, dest, source, nbytes):
@@ -499,7 +533,10 @@ def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
         arrive(op, c, epoch)
         sync()
         at, end = min(me * part, nbytes), min((me + _1) * part, nbytes)
-        if aligned:
+        if pushes and n == _2 and aligned and nbytes & _BELOW_LINE == _0 and dest != source:
+            both(entry, source, dest, u64(rank()) * _LINE, nbytes, u64(size()) * _LINE)
+            at = end
+        elif aligned:
             whole = end if end & _BELOW_LINE == _0 else end - (end & _BELOW_LINE)
             pairs((entry, source), dest, at + u64(rank()) * _LINE, whole, u64(size()) * _LINE, True)
             at = max(at, whole)
