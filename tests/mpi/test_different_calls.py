@@ -91,7 +91,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("where", ["host", "kernel"])
-@pytest.mark.parametrize("name", DIFFERENT)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "barrier")) for name in DIFFERENT])  # it waits
 def test_different_calls(heap, name, where):
     """At least one of the members that differ gets the error. After reset(), equal calls work."""
     if where == "kernel" and not pgas.SIMULATOR:
