@@ -23,9 +23,9 @@ jacobi = functools.partial(perftest, "jacobi")
 
 def test_line_and_json(tmp_path):
     path = tmp_path / "jacobi.json"
-    done = jacobi(3, "-nx", "40", "-ny", "12", "-niter", "4", "-nccheck", "2", "-csv", "--json", str(path))
+    done = jacobi(3, "-nx", "40", "-ny", "30", "-niter", "4", "-nccheck", "2", "-csv", "--json", str(path))
     name, *numbers = done.stdout.strip().split(", ")
-    assert (name, numbers[:6]) == ("pgas_p (interpreter)", ["40", "12", "4", "2", "3", "1"])
+    assert (name, numbers[:6]) == ("pgas_p (interpreter)", ["40", "30", "4", "2", "3", "1"])
     assert all(float(seconds) > 0 for seconds in numbers[6:])
     (row,) = json.loads(path.read_text())["rows"]
     assert (row["pes"], row["version"], row["iterations"], row["validated"]) == (3, "p", 4, True)
