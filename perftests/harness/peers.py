@@ -4,15 +4,19 @@ import datetime
 import importlib
 import importlib.util
 import os
+import statistics
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import pgas
 from pgas.perftests.harness.collectives import COLLECTIVES
 
-__all__ = ["Peers", "attempted", "device_of_torch", "graph_seconds", "nccl_group", "torch_with_nccl"]
+__all__ = ["LAUNCHES", "Peers", "attempted", "device_of_torch", "graph_seconds", "nccl_group", "torch_with_nccl"]
 
 T = TypeVar("T")
+
+#: Number of timed launches of a graph.
+LAUNCHES = 3
 
 
 def device_of_torch() -> Any:
@@ -85,22 +89,24 @@ def attempted(call: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def graph_seconds(torch: Any, stream: Any, call: Callable[[], Any], iters: int) -> float:
-    """Return the seconds of a call in a graph of ``iters`` calls, which is launched twice, first to warm up. Collective."""
+    """Return the seconds of a call in a graph of ``iters`` calls: the median of LAUNCHES launches after one to warm up. Collective."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         for _ in range(iters):
             call()
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    found = []
     with torch.cuda.stream(stream):
-        for _ in range(2):
+        for _ in range(1 + LAUNCHES):
             torch.cuda.synchronize()
             pgas.barrier_all()
             pgas.sync_all(stream=stream)
             start.record()
             graph.replay()
             stop.record()
-    torch.cuda.synchronize()
-    return float(start.elapsed_time(stop)) / 1e3 / iters
+            torch.cuda.synchronize()
+            found.append(float(start.elapsed_time(stop)))
+    return statistics.median(found[1:]) / 1e3 / iters
 
 
 def _any(why: str) -> str:

@@ -168,7 +168,7 @@ def _moved(name: str, members: int, values: dict[str, Any]) -> tuple[int, np.dty
 
 def _blocks(name: str, team: teams.Record, nbytes: int) -> int:
     """Return the number of blocks for nbytes from one member to another."""
-    return min(runtime.current().blocks.of(name, nbytes), team.host_channels) if team.near else 1
+    return min(runtime.current().blocks.of(name, nbytes, len(team.pes)), team.host_channels) if team.near else 1
 
 
 def _call(name: str, values: dict[str, Any], moved: int, dtype: np.dtype) -> int:

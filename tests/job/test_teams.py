@@ -67,7 +67,7 @@ def test_members_that_make_different_calls(job):
 
 def test_a_row_whose_column_has_no_room(job):
     """team_split_2d makes the row first; it is gone when the column fails."""
-    ended = job(INIT + NO_ROOM, npes=2, PGAS_MAX_TEAMS="8")
+    ended = job(INIT + NO_ROOM, npes=2, PGAS_MAX_TEAMS="9")  # where the last row leaves no room for its column
     assert [ended.only_line(pe) for pe in (0, 1)] == ["True True"] * 2, ended
 
 

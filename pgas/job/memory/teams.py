@@ -31,7 +31,7 @@ _DEFAULT_TEAMS, _DEFAULT_BYTES, _FEWEST = len(PREDEFINED) + 32, 512 << 20, len(P
 
 #: Number of channels for the host's calls per channel of a team, and maximum of their number times that of members, because channels of
 #: many members are large.
-_HOST_CHANNELS, _HOST_PARTS = 4, 256
+_HOST_CHANNELS, _HOST_PARTS = 8, 256
 
 #: Bytes of a pair of words.
 _PAIR_BYTES = 2 * layout.WORD
