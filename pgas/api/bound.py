@@ -155,14 +155,16 @@ def bind(name: str, form: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 
 class _Repeated:
-    """A call that may be repeated: its arguments and, from the second time on, the bound call for them."""
+    """A call that may be repeated: its arguments and, from the second time on, the bound call for them.
 
-    def __init__(self, args: tuple[Any, ...], stream: Any) -> None:
+    limits: minimum and maximum of a value that may change.
+    """
+
+    def __init__(self, args: tuple[Any, ...], stream: Any, limits: tuple[Any, Any]) -> None:
         self._args = tuple([weakref.ref(arg) if type(arg) is SymmetricArray else arg for arg in args])
         self._stream = stream  # Kept, because its ID is part of the key.
+        self.low, self.high = limits
         self.bound: BoundCall | None = None
-        self.low: Any = None  #: With high, the limits of a value that may change.
-        self.high: Any = None
 
     def same(self, args: tuple[Any, ...]) -> bool:
         """Whether these are the same objects. IDs alone do not suffice, because Python reuses them."""
@@ -210,12 +212,10 @@ def remembering(name: str, form: Callable[..., Any], *, of_team: bool = False, v
                 return known.bound._perform(*new)
         parameters.call(name, form, args, {**kwargs, "stream": stream})  # It returns nothing; an error is not remembered.
         team = kwargs.get("team", args[0] if args else None)
-        if all(isinstance(value, _FIXED) for value in values) and (not of_team or isinstance(team, teams.Handle)):
+        if all(isinstance(each, _FIXED) for each in values) and (not of_team or isinstance(team, teams.Handle)):
             if len(of_name) >= _MOST_REMEMBERED:
                 of_name.clear()
-            repeated = of_name[key] = _Repeated(values, stream)
-            if value is not None and new:
-                repeated.low, repeated.high = value.limits(args)
+            of_name[key] = _Repeated(values, stream, value.limits(args) if value is not None and new else (None, None))
 
     _plain[call] = lambda *args, **kwargs: parameters.call(name, form, args, kwargs)
     return call

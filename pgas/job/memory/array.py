@@ -381,9 +381,7 @@ else:
             key = _key(item)
             if key is None:
                 return super().__getitem__(item)
-            views = self.__dict__.get("_pgas_views")
-            if views is None:
-                views = self.__dict__["_pgas_views"] = {}
+            views = self.__dict__.setdefault("_pgas_views", {})
             if (view := views.get(key)) is not None and view.stream is self.stream:
                 if (block := block_of(self)) is not None:
                     _refuse_freed(block)
