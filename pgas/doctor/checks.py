@@ -179,6 +179,20 @@ def _port(port: Port) -> str:
     return f"port {port.number} {port.link_layer} {f'{port.rate_gbps:g} Gb/s ' if port.active else ''}{port.down or port.state}"
 
 
+def check_wire(machine: Machine) -> Iterator[Finding]:
+    """Check where the software NIC has its port in jobs on several machines, which it connects only in the simulator."""
+    if not machine.simulator or machine.devices:
+        return
+    asked = bool(machine.settings.get("PGAS_SOFTHCA_NET"))
+    if machine.wire:
+        text = f"in jobs on several machines, the software NIC sends RoCE v2 over UDP from {machine.wire}"
+        yield Finding(_NIC, "wire", Status.OK, text if asked else f"{text}; PGAS_SOFTHCA_NET selects another address")
+    elif machine.wire_error:
+        text = f"the software NIC cannot connect several machines: {machine.wire_error}"
+        mend = "name an address of this machine, or an interface, in PGAS_SOFTHCA_NET"
+        yield Finding(_NIC, "wire", Status.WARN if asked else Status.NOTE, text, mend)
+
+
 def check_gids(machine: Machine) -> Iterator[Finding]:
     """Check that each active port has a GID with a route."""
     for device in machine.devices:
@@ -435,6 +449,6 @@ def check_settings(machine: Machine) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (
-    check_driver, check_gpus, check_peer_access, check_mps, check_nics, check_gids, check_pyverbs, check_verbs, check_gpu_memory,
-    check_ordering, check_peer_mapping, check_memlock, check_mpi, check_versions, check_compiler, check_settings,
+    check_driver, check_gpus, check_peer_access, check_mps, check_nics, check_wire, check_gids, check_pyverbs, check_verbs,
+    check_gpu_memory, check_ordering, check_peer_mapping, check_memlock, check_mpi, check_versions, check_compiler, check_settings,
 )  # fmt: skip

@@ -91,6 +91,8 @@ class Machine:
     bad_settings: tuple[str, ...] = ()  #: errors of variables whose values are not valid
     visible: str | None = None  #: CUDA_VISIBLE_DEVICES
     mps_pipes: str = "/tmp/nvidia-mps"  #: CUDA_MPS_PIPE_DIRECTORY
+    wire: str = ""  #: address, interface, and MTU of the software NIC's port in a job on several machines
+    wire_error: str = ""  #: why it has no port there
 
     # ------------------------------------------------------------------------------------------------ from the file tree
 

@@ -19,10 +19,11 @@ from uuid import UUID
 
 from pgas.base import config
 from pgas.base.backend import SIMULATOR
-from pgas.base.errors import PgasError
+from pgas.base.errors import PgasError, TransportError
 from pgas.base.launcher import environment, launched
 from pgas.doctor.machine import Gpu, Machine, Mpi, Nic, Verbs, number
 from pgas.doctor.trial import try_queue_pair
+from pgas.job.bootstrap.own_addresses import own_host
 from pgas.transports import registry
 from pgas.transports.devices import Device, Gid, Port, devices, pci_address
 from pgas.transports.ibgda import devx
@@ -42,6 +43,7 @@ def observe() -> Machine:
     gpus = _gpus()
     verbs = _verbs()
     started = launched()
+    settings = _settings()
     return Machine(
         host=socket.gethostname(),
         simulator=SIMULATOR,
@@ -56,7 +58,8 @@ def observe() -> Machine:
         required=_required(),
         memlock=resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         capabilities=_capabilities(),
-        **_settings(),
+        **settings,
+        **_wire(settings["settings"].get("PGAS_SOFTHCA_NET", "")),
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
         mps_pipes=os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"),
     )
@@ -266,6 +269,16 @@ def _settings() -> dict[str, Any]:
         except ValueError as error:
             bad.append(str(error))
     return {"settings": settings, "bad_settings": tuple(bad)}
+
+
+def _wire(net: str) -> dict[str, Any]:
+    """Find the port that a software NIC would have in a job on several machines. net: PGAS_SOFTHCA_NET."""
+    try:
+        port = importlib.import_module("pgas.transports.softhca.wire.port")
+        interface, address = port.find_address(net or own_host())
+        return {"wire": f"{address} ({interface}), MTU {port.mtu_nbytes(port.mtu_of(interface, v4=address.version == 4))}"}
+    except (ImportError, OSError, TransportError) as error:
+        return {"wire_error": _because(error)}
 
 
 #: Packages that kernels depend on.

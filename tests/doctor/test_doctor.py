@@ -465,6 +465,21 @@ def test_gpu_memory_is_not_locked(tmp_path):
     assert can(facts) == set(PATHS)
 
 
+def test_the_wire_of_the_software_nic(laptop):
+    """It connects several machines in the simulator; an address that was asked for and is not there is a warning."""
+    there = replace(laptop, wire="10.0.0.1 (eth0), MTU 1024")
+    assert (found(there, "wire").status, found(settings(there, PGAS_SOFTHCA_NET="eth0"), "wire").status) == (Status.OK, Status.OK)
+    assert found(there, "wire").text.endswith("UDP from 10.0.0.1 (eth0), MTU 1024; PGAS_SOFTHCA_NET selects another address")
+    lacking = replace(laptop, wire_error="PGAS_SOFTHCA_NET=10.0.0.9: this machine does not have this address; it has lo 127.0.0.1")
+    asked = settings(lacking, PGAS_SOFTHCA_NET="10.0.0.9")
+    assert (found(lacking, "wire").status, found(asked, "wire").status) == (Status.NOTE, Status.WARN)
+    assert "in PGAS_SOFTHCA_NET" in found(asked, "wire").remedy
+
+
+def test_no_wire_on_gpus(facts):
+    assert not any(finding.check == "wire" for finding in examine(replace(facts, wire="10.0.0.1 (eth0), MTU 1024")))
+
+
 def test_memlock_does_not_matter_without_a_nic(laptop):
     assert found(replace(laptop, memlock=64 << 10), "memlock").status is Status.NOTE
 
