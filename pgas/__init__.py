@@ -17,15 +17,15 @@ from pgas.base.version import __version__ as __version__
 # Imports leave no garbage; without the search for it, they take a tenth less time.
 _collects = _gc.isenabled()
 _gc.disable()
+try:
+    if not _launcher.is_launcher():  # A command that only starts programs takes 0.1 s without the compiler, and 0.6 s with it.
+        from pgas.api import *  # noqa: F403
+        from pgas.api import __all__ as __all__
 
-if not _launcher.is_launcher():  # A command that only starts programs takes 0.1 s without the compiler, and 0.5 s with it.
-    from pgas.api import *  # noqa: F403
-    from pgas.api import __all__ as __all__
+        if _config.read("PGAS_CHECK"):
+            from pgas.check import start as _start
 
-    if _config.read("PGAS_CHECK"):
-        from pgas.check import start as _start
-
-        _start()
-
-if _collects:
-    _gc.enable()
+            _start()
+finally:
+    if _collects:
+        _gc.enable()

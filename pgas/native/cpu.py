@@ -8,7 +8,6 @@ import llvmlite
 import numba
 from numba import njit, types
 from numba.core import caching
-from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import rtsys
 
 from pgas.base import disk_cache
@@ -35,26 +34,10 @@ def compiled(signature: Any, function: Callable[..., Any]) -> Any:
 
     Numba's key covers the values of the function's free variables, but not the globals that it uses.
     """
-    dispatcher = on_first_use(signature, function)
-    dispatcher.compile()
-    return dispatcher
-
-
-def on_first_use(signature: Any, function: Callable[..., Any]) -> Any:
-    """Like compiled(), but compile or load the function when it is first called or compiled code that calls it is."""
     dispatcher = njit(nogil=True)(function)
     disk_cache.keep(dispatcher, lambda: _Cache(function, lambda: (numba.__version__, llvmlite.__version__)))
-    compile_for = dispatcher.compile
-
-    def compile_once(_: Any = None) -> Any:
-        with global_compiler_lock:
-            if dispatcher._can_compile:
-                compile_for(signature)  # Not for the types of a call: Python's integers are int64.
-                dispatcher.disable_compile()
-            (overload,) = dispatcher.overloads.values()
-            return overload.entry_point
-
-    dispatcher.compile = compile_once
+    dispatcher.compile(signature)
+    dispatcher.disable_compile()
     return dispatcher
 
 
