@@ -1,8 +1,8 @@
 """Host calls whose launches are kept: those of ``pgas.put.bind(...)`` and similar, and calls that are repeated with the same arguments.
 
 A host call checks its operands, chooses a kernel with its blocks, and converts the arguments. All of this follows from the arguments, so
-that a repeated call need not do it again. Only a value for an element, such as the number of a round, may change from call to call: then
-the launch is repeated with another parameter.
+that a repeated call need not do it again. Only a value for an element, such as the number of a round, may change from call to call. The
+launch is then repeated with that parameter replaced.
 """
 
 import enum
@@ -44,10 +44,10 @@ class Value(NamedTuple):
     def limits(self, args: tuple[Any, ...]) -> tuple[Any, Any]:
         """Return the minimum and the maximum of the values that may replace that of a call, which have its type."""
         kind, dtype = type(args[self.position]), args[self.array].dtype
-        if kind is float and dtype.kind == "f":
-            return -math.inf, math.inf
-        if kind is float or dtype.kind not in "iuf" or dtype.isbuiltin != 1:  # The call converts values for other elements.
+        if dtype.isbuiltin != 1 or dtype.kind not in "iuf":  # The call converts values for other elements, such as those of float8.
             return 1, 0
+        if kind is float:
+            return (-math.inf, math.inf) if dtype.kind == "f" else (1, 0)
         low, high = (_INT64.min, _INT64.max) if dtype.kind == "f" else bounds(dtype)
         return max(low, int(_INT64.min)), min(high, int(_INT64.max))
 
@@ -65,7 +65,7 @@ _ANY: dict[type, Any] = {int: _Integer(), float: _Float()}
 
 
 def _place(args: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return the place of such a value in the arguments of a launch: its index, after that of the tuple that contains it. (): none."""
+    """Return the position of such a value in the arguments of a launch: an index per level of nested tuples; () if there is none."""
     for i, arg in enumerate(args):
         if type(arg) is _Integer or type(arg) is _Float:
             return (i,)
@@ -79,6 +79,7 @@ class BoundCall:
 
     def __init__(self, job: runtime.Job, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], found: list[BoundLaunch]) -> None:
         self._job, self._name, self._launches, values = job, name, found, (*args, *kwargs.values())
+        self.varies = any(launch.varies for launch in found)
         self._blocks = [block for block in map(block_of, values) if block is not None]
         # Launches have only the addresses of operands and the handle of the stream. Symmetric arrays exist until they are freed.
         self._kept = [value for value in values if not isinstance(value, SymmetricArray)]
@@ -204,10 +205,15 @@ def remembering(name: str, form: Callable[..., Any], *, of_team: bool = False, v
         of_name = job.repeated.setdefault(name, {})
         key = (id(stream), *kwargs, *map(id, values))
         known = of_name.get(key)
-        if known is not None and known.same(values) and (not new or known.low <= new[0] <= known.high):
+        if known is not None and known.same(values):
+            if new and not known.low <= new[0] <= known.high:
+                return parameters.call(name, form, args, {**kwargs, "stream": stream})
             if known.bound is None:
                 given = (*args[:at], type(mark)(new[0]), *args[at + 1 :]) if new else args
                 known.bound = _bound(name, form, given, {**kwargs, "stream": stream})
+                if new and not known.bound.varies:  # The call has converted the value.
+                    known.low, known.high = 1, 0
+                    return parameters.call(name, form, args, {**kwargs, "stream": stream})
             if known.bound.valid(job):
                 return known.bound._perform(*new)
         parameters.call(name, form, args, {**kwargs, "stream": stream})  # It returns nothing; an error is not remembered.

@@ -177,7 +177,7 @@ class BoundLaunch:
     ) -> None:
         _check_integers("", configuration)
         self._described = _described(kernel, configuration)
-        self._teams = teams.handles(args)
+        self._teams, self.varies = teams.handles(args), bool(place)
         runtime.current().teams.check(self._teams)
         self._launch = platform.bound(kernel.dispatcher, kernel.__name__, configuration, args, cooperative=cooperative, place=place)
 

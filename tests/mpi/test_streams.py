@@ -296,6 +296,7 @@ def test_repeated_calls_with_other_values(heap, me, right, left):
         heap.zeros(40_000, np.int64),
     )  # By several blocks over p2p: the signal is a second launch.
     words, numbers, bits = heap.zeros(2, np.int32), heap.zeros(2, np.float32), heap.zeros(2, np.float16)
+    small = [heap.zeros(1, name) for name in ("bfloat16", "float8_e5m2", "float8_e4m3fn", "bool")]
     for turn in range(1, 6):
         pgas.put_signal(dest[:8], source[:8], sig, 0, turn, pgas.SIGNAL_SET, right, stream=stream)
         pgas.put_signal(dest, source, sig, 0, 100 * turn, pgas.SIGNAL_ADD, right, stream=stream)
@@ -305,12 +306,16 @@ def test_repeated_calls_with_other_values(heap, me, right, left):
         pgas.p(numbers, 0, turn + 0.5, right, stream=stream)
         pgas.atomic_add(numbers, 1, turn, right, stream=stream)
         pgas.p(bits, 0, turn, right, stream=stream)
+        for array in small:
+            pgas.p(array, 0, turn % 2 if array.dtype == bool else turn, right, stream=stream)
         pgas.barrier_all(stream=stream)
         pgas.wait_until(words, 0, pgas.EQ, -turn, stream=stream)
         pgas.synchronize(stream)
         total = turn * (turn + 1) // 2
         found = [array.copy_to_host().tolist() for array in (sig, words, numbers, bits)]
         everywhere(None if found == [[101 * turn, total], [-turn, turn], [turn + 0.5, total], [turn, 0]] else f"turn {turn}: {found}")
+        narrow = [float(array.copy_to_host()[0]) for array in small]
+        everywhere(None if narrow == [turn, turn, turn, turn % 2] else f"turn {turn}: {narrow}")
         for array, value in ((words, 2**31), (words, -(2**31) - 1), (sig, -1), (sig, 2**64), (words, "one")):
             name, function = ("signal_op", pgas.signal_op) if array is sig else ("p", pgas.p)
             args = (array, 0, value, pgas.SIGNAL_SET, right) if array is sig else (array, 0, value, right)

@@ -114,7 +114,8 @@ class Bound:
             self._plain = launches.DriverLaunch(function, grid, block, shared, int(stream.handle), len(given[1])), given[1]
         config = LaunchConfig(grid=grid, block=block, shmem_size=shared, is_cooperative=cooperative or compiled.cooperative)
         self._launch = functools.partial(cuda_launch, stream, config, function, *parameters)
-        self._again: Any = dispatcher[grid, block, stream, shared] if place else None  # with another argument, if the driver refuses
+        # For another argument, if the driver rejects the launch.
+        self._again: Any = dispatcher[grid, block, stream, shared] if place else None
 
     def __call__(self, *changed: Any) -> None:
         if self._thread is not threading.current_thread():  # A new thread has no current GPU.
