@@ -45,8 +45,8 @@ def _each(stream: Any, calls: Sequence[Callable[[], None]]) -> list[float]:
 def together(stream: Any, calls: Sequence[Callable[[Any], None]], *, graph: bool) -> float:
     """Return the seconds of all calls, which are queued together or launched as a graph. The simulator has no graphs.
 
-    A graph is launched four times, first to warm up, like those of other libraries (harness/peers.py). The median is that of the others,
-    because a host that launches late delays all PEs.
+    Like those of other libraries (harness/peers.py), a graph is launched once to warm up, and then LAUNCHES times. The median of these
+    counts, because a host that launches late delays all PEs.
     """
     graph = graph and not pgas.SIMULATOR
     queue = _captured(stream, calls) if graph else lambda: _queue(stream, calls)

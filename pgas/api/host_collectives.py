@@ -30,7 +30,7 @@ from pgas.api.operands import Operand
 from pgas.base import parameters
 from pgas.base.errors import about
 from pgas.job import runtime
-from pgas.job.blocks import TABLE
+from pgas.job.blocks import RESIDENT, TABLE
 from pgas.job.memory import teams
 from pgas.job.paths.platform import platform
 from pgas.kernels import layout, refusals
@@ -171,6 +171,15 @@ def _blocks(name: str, team: teams.Record, nbytes: int) -> int:
     return min(runtime.current().blocks.of(name, nbytes, len(team.pes)), team.host_channels) if team.near else 1
 
 
+def threads_of(blocks: int) -> int:
+    """Return the number of threads of each block of a call.
+
+    An SM holds one block of 512 threads, or two of 256, because a thread has up to 128 registers. So a GPU of 128 SMs or more holds the
+    blocks of two calls, which may begin in another order on each PE.
+    """
+    return _THREADS if blocks <= RESIDENT // 2 else max(_THREADS // 2, 32)
+
+
 def _call(name: str, values: dict[str, Any], moved: int, dtype: np.dtype) -> int:
     """Return the word by which the members compare a call that moves elements; 0 if it does nothing. moved, dtype: see _moved()."""
     if name in comparison.ANY_SIZE:
@@ -204,9 +213,9 @@ def _form(name: str) -> Callable[..., Any]:
             channel += word << layout.CALL_SHIFT
         if name in _OF_OP:
             kernel = _reducing(block, values.pop("op"), divides=divides)
-            enqueue(kernel, blocks, _THREADS, stream, *values.values(), channel, wait=True)
+            enqueue(kernel, blocks, threads_of(blocks), stream, *values.values(), channel, wait=True)
         elif divides:
-            enqueue(_dividing(block, rooted="root" in values), blocks, _THREADS, stream, *values.values(), channel, wait=True)
+            enqueue(_dividing(block, rooted="root" in values), blocks, threads_of(blocks), stream, *values.values(), channel, wait=True)
         else:
             enqueue(_kernel(block), 1, _THREADS, stream, (*values.values(), channel), wait=True)
 

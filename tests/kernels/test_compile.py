@@ -8,6 +8,8 @@ import sys
 import pytest
 from examples import ROOT
 
+from pgas.job.blocks import RESIDENT
+
 pytestmark = pytest.mark.sass
 
 PROGRAM = """
@@ -86,12 +88,13 @@ def test_a_program_that_launches_nothing(tmp_path):
 OF_THE_HOST = """
 from pgas import reduce_block, sass, SUM
 from pgas.api import host_collectives
+from pgas.job import blocks
 from pgas.kernels.compiler import types
 
 sass.configure("p2p")
 kernel = host_collectives._reducing(reduce_block, SUM, divides=True).dispatcher
 built = sass.build(kernel, (types.int64, types.int8[::1], types.int8[::1], types.int64))
-print(host_collectives._THREADS, built.registers)
+print(built.registers, *(host_collectives.threads_of(n) for n in (1, 64, 65, blocks.RESIDENT)))
 """
 
 
@@ -99,8 +102,10 @@ def test_kernels_of_the_host_fit_their_blocks():
     """A reduction of bytes would take 202 registers a thread."""
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}
     done = subprocess.run([sys.executable, "-c", OF_THE_HOST], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    threads, registers = map(int, done.stdout.split())
-    assert threads * registers <= 65536, "registers of an SM"
+    registers, *threads = map(int, done.stdout.split())
+    assert threads == [512, 512, 256, 256]
+    for blocks, of_block in ((64, threads[1]), (RESIDENT, threads[3])):
+        assert 65536 // (-(-registers // 8) * 8 * of_block) * 132 >= 2 * blocks, "an H100 holds the blocks of two calls"
 
 
 @pytest.mark.slow

@@ -29,9 +29,9 @@ _EPOCH = 1
 #: Default number of teams of all PEs, including the predefined ones, and the bytes that limit it; _FEWEST teams always have room.
 _DEFAULT_TEAMS, _DEFAULT_BYTES, _FEWEST = len(PREDEFINED) + 32, 512 << 20, len(PREDEFINED) + 4
 
-#: Number of channels for the host's calls per channel of a team, and maximum of their number times that of members, because channels of
-#: many members are large.
-_HOST_CHANNELS, _HOST_PARTS = 8, 256
+#: Number of channels for the host's calls per channel of a team and of a team of two, one for each block of a call (blocks.py), and maximum
+#: of their number times that of members, because channels of many members are large.
+_HOST_CHANNELS, _OF_TWO, _HOST_PARTS = 4, 8, 256
 
 #: Bytes of a pair of words.
 _PAIR_BYTES = 2 * layout.WORD
@@ -85,7 +85,7 @@ class Plan:
     @staticmethod
     def host_channels(members: int, channels: int) -> int:
         """Return the number of channels of a team that only the host's calls use, one for each block of a call."""
-        return max(1, min(_HOST_CHANNELS * channels, _HOST_PARTS // members))
+        return max(1, min((_OF_TWO if members == 2 else _HOST_CHANNELS) * channels, _HOST_PARTS // members))
 
     def all_channels(self, members: int, channels: int) -> int:
         return channels + self.host_channels(members, channels)
