@@ -167,7 +167,8 @@ conformance: $(VENV)/dev
 	PYTHONPATH=tests$(addprefix :,$(PYTHONPATH)) python -m conformance.report $(REPORT)
 
 # Two PEs: the suite and what looks into pgas, over every transport and under weak memory. One after another: each keeps two cores busy.
-mpi: $(VENV)/dev mpi-ibgda mpi-ibrc mpi-p2p mpi-weak mpi-pairs
+mpi: $(VENV)/dev
+	@$(MAKE) --no-print-directory -j 1 mpi-ibgda mpi-ibrc mpi-p2p mpi-weak mpi-pairs
 
 mpi-p2p: $(VENV)/dev
 	PGAS_TRANSPORT=p2p mpirun -n 2 $(PYTEST) -m "not slow" tests/conformance tests/mpi $(LONG)

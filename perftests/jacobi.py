@@ -41,7 +41,7 @@ _TOLERANCE = 1e-8
 #: Rows that a thread walks down, and threads of a block, of p and of put; blocks of an SM, which bound the registers of put.
 _STRIP, _THREADS, _BLOCKS = (16, 128, 10) if not pgas.SIMULATOR else (8, 32, 1)
 
-#: The same for the persistent kernel: with fewer than 96 registers per thread, its loop spills.
+#: The same for the persistent kernel, whose loop spills with 64 registers per thread.
 _LONG_STRIP, _PERSISTENT_THREADS, _PERSISTENT_BLOCKS = (16, 512, 1) if not pgas.SIMULATOR else (9, 32, 1)
 
 #: Name in the output of the device that holds a part of the mesh.

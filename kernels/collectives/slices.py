@@ -227,8 +227,8 @@ def _combine_both(combine: Combine) -> Any:
     first, add, last = _of_pairs(combine)
 
     @device
-    def store(at, mine, other):
-        pair = last(add(first(mine[0], mine[1]), other[0], other[1]))
+    def store(at, of_zero, of_one):
+        pair = last(add(first(of_zero[0], of_zero[1]), of_one[0], of_one[1]))
         ptx.st_pair_plain(at, pair[0], pair[1])
 
     @device
@@ -508,8 +508,9 @@ def _through_lines(scope: Scope, unit: int, combine: Combine) -> Any:
 def reduce(scope: Scope, unit: int, combine: Combine) -> Any:
     """Strategy.reduce(): a member combines its slice of all sources, and stores it into every dest.
 
-    dest may be source, because no other member reads this slice of it after its owner has combined it. If dest is not source, each of two
-    members combines both sources as a whole: then nothing is stored over the link, where loads and stores slow each other down.
+    dest may be source, because no other member reads this slice of it after its owner has combined it. If dest is not source, a block of
+    each of two members combines both sources as a whole, if they are aligned to 16 bytes: then nothing is stored over the link, where loads
+    and stores slow each other down.
     """
     arrive, done = channel.sync_flags(scope, flag, layout.ARRIVED), channel.sync_flags(scope, flag, layout.DONE)
     rank, size, sync = scope.rank, scope.size, scope.sync

@@ -25,8 +25,8 @@ pytestmark = [
 ]
 
 N_ELEMS, LANES = 32, 32
-#: Rounds without any old data, and rounds within which some must be seen: by chance a flag may be later than its data.
-SETTLED, UNSETTLED = 4, 40
+#: Rounds without any old data, and rounds within which some must be seen: by chance, and on a busy machine, a flag is later than its data.
+SETTLED, UNSETTLED = 4, 400
 WORLD = int(pgas.TEAM_WORLD)
 
 
