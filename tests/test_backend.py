@@ -173,6 +173,7 @@ assert of_pgas is of_numba is pgas.cuda
     assert python(program.replace("SAYS", says), NUMBA_ENABLE_CUDASIM="1") == (0, "", "")
 
 
+@pytest.mark.slow
 def test_pgas_cuda_compiles_to_the_same_code():
     program = """
 import hashlib

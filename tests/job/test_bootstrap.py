@@ -525,7 +525,7 @@ def test_exchange_by_rank():
     assert calls == [1]
 
 
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("code", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_pe_of_mpirun_that_ends_before_init(tmp_path, code):
     """MPI_Init of the others would wait forever. The PE is named once."""
     path = tmp_path / "program.py"

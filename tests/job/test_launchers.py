@@ -51,8 +51,8 @@ def nodes(tmp_path, *arguments):
     [
         ("import nothing_of_this_name", "init", 1, 1, "ended with status 1"),
         ("os.kill(os.getpid(), 9)", "compute", 0, 137, "was killed by signal 9"),
-        ("sys.exit(0)", "init", 1, 1, r"ended with status 0 without calling pgas\.init\(\)"),
-        ("sys.exit(0)", "init", 0, 1, r"ended with status 0 without calling pgas\.init\(\)"),
+        pytest.param("sys.exit(0)", "init", 1, 1, r"ended with status 0 without calling pgas\.init\(\)", marks=pytest.mark.slow),
+        pytest.param("sys.exit(0)", "init", 0, 1, r"ended with status 0 without calling pgas\.init\(\)", marks=pytest.mark.slow),
     ],
 )
 def test_a_pe_that_ends_before_init(tmp_path, end, others, who, status, how):

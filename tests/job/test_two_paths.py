@@ -89,6 +89,7 @@ def test_refusals_are_one_sentence_on_every_pe(job):
     assert "Traceback" not in ended.err, ended
 
 
+@pytest.mark.slow
 def test_hang_reports_name_the_path_of_what_is_awaited(job):
     """PE 0 waits for a signal, PE 1 for its WQE on a paused card, PE 2 for far PEs; a report finds each in its wait, or after its error."""
     text = """

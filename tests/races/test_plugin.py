@@ -43,7 +43,13 @@ def test_marked(pgas_order):
 """
 
 
-@pytest.mark.parametrize(("check", "failed"), [("", ["test_fixture[False]"]), ("order", ["test_without_fixture", "test_fixture[False]"])])
+@pytest.mark.parametrize(
+    ("check", "failed"),
+    [
+        pytest.param("", ["test_fixture[False]"], marks=pytest.mark.slow),
+        ("order", ["test_without_fixture", "test_fixture[False]"]),
+    ],
+)
 def test_tests_fail_with_the_report(tmp_path, check, failed):
     (tmp_path / "test_message.py").write_text(TESTS)
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["pgas.check.pytest_plugin"]')

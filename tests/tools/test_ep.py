@@ -52,11 +52,11 @@ def ep(npes, *flags, **options):
 def test_table_and_json(tmp_path):
     """With 9 blocks of 4 tokens, the last block counts 32 tokens before its own, which are all bits of a ballot."""
     path = tmp_path / "ep.json"
-    flags = ["--tokens", "3,36", "--blocks", "9", "--dtype", "all", "--experts", "6", "--top-k", "2", "--peer"]
+    flags = ["--tokens", "36", "--blocks", "9", "--dtype", "all", "--experts", "6", "--top-k", "2", "--peer"]
     done = ep(2, *flags, "--json", str(path))
     lines = [line for line in done.stdout.splitlines() if line.endswith("# interpreter")]
     told = [re.match(r"(\d+) +(\w+) +pgas +9 +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +yes", line).groups() for line in lines]
-    assert told == [("3", "bf16"), ("36", "bf16"), ("3", "fp8"), ("36", "fp8")]
+    assert told == [("36", "bf16"), ("36", "fp8")]
     assert re.findall(r"^# not measured: (.*)", done.stdout, re.MULTILINE) == ["NCCL: there is no GPU"]
     written = json.loads(path.read_text())
     assert written["not_measured"] == ["NCCL: there is no GPU"]
