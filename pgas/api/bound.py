@@ -205,20 +205,19 @@ def remembering(name: str, form: Callable[..., Any], *, of_team: bool = False, v
         of_name = job.repeated.setdefault(name, {})
         key = (id(stream), *kwargs, *map(id, values))
         known = of_name.get(key)
-        if known is not None and known.same(values):
-            if new and not known.low <= new[0] <= known.high:
-                return parameters.call(name, form, args, {**kwargs, "stream": stream})
+        if known is not None and not known.same(values):
+            known = None
+        if known is not None and (not new or known.low <= new[0] <= known.high):
             if known.bound is None:
                 given = (*args[:at], type(mark)(new[0]), *args[at + 1 :]) if new else args
                 known.bound = _bound(name, form, given, {**kwargs, "stream": stream})
-                if new and not known.bound.varies:  # The call has converted the value.
-                    known.low, known.high = 1, 0
-                    return parameters.call(name, form, args, {**kwargs, "stream": stream})
-            if known.bound.valid(job):
+            if not known.bound.valid(job):
+                known = None
+            elif not new or known.bound.varies:  # Otherwise, the call has converted the value.
                 return known.bound._perform(*new)
         parameters.call(name, form, args, {**kwargs, "stream": stream})  # It returns nothing; an error is not remembered.
         team = kwargs.get("team", args[0] if args else None)
-        if all(isinstance(each, _FIXED) for each in values) and (not of_team or isinstance(team, teams.Handle)):
+        if known is None and all(isinstance(each, _FIXED) for each in values) and (not of_team or isinstance(team, teams.Handle)):
             if len(of_name) >= _MOST_REMEMBERED:
                 of_name.clear()
             of_name[key] = _Repeated(values, stream, value.limits(args) if value is not None and new else (None, None))

@@ -291,10 +291,8 @@ def test_repeated_calls(heap, me, n, right, left):
 def test_repeated_calls_with_other_values(heap, me, right, left):
     """A value may differ from call to call; each is sent, and a value that the element cannot hold is refused every time."""
     stream, sig = cuda.stream(), heap.zeros(2, np.uint64)
-    source, dest = (
-        heap.full(40_000, me, np.int64),
-        heap.zeros(40_000, np.int64),
-    )  # By several blocks over p2p: the signal is a second launch.
+    # Several blocks put these over p2p, so that the signal is a second launch.
+    source, dest = heap.full(40_000, me, np.int64), heap.zeros(40_000, np.int64)
     words, numbers, bits = heap.zeros(2, np.int32), heap.zeros(2, np.float32), heap.zeros(2, np.float16)
     small = [heap.zeros(1, name) for name in ("bfloat16", "float8_e5m2", "float8_e4m3fn", "bool")]
     for turn in range(1, 6):
@@ -307,7 +305,7 @@ def test_repeated_calls_with_other_values(heap, me, right, left):
         pgas.atomic_add(numbers, 1, turn, right, stream=stream)
         pgas.p(bits, 0, turn, right, stream=stream)
         for array in small:
-            pgas.p(array, 0, turn % 2 if array.dtype == bool else turn, right, stream=stream)
+            pgas.p(array, 0, turn % 2 if array.dtype == bool else float(turn), right, stream=stream)
         pgas.barrier_all(stream=stream)
         pgas.wait_until(words, 0, pgas.EQ, -turn, stream=stream)
         pgas.synchronize(stream)
