@@ -9,6 +9,8 @@ LAUNCH := $(shell command -v mpirun >/dev/null 2>&1 && echo mpirun || echo pytho
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Tests start Python thousands of times, in the guest emulated: bytecode is kept, whatever the caller's environment says.
 unexport PYTHONDONTWRITEBYTECODE
+# A crash while Python ends, when pytest no longer reports crashes, shows where it was.
+export PYTHONFAULTHANDLER := 1
 # Open MPI refuses root, counts cores and binds PEs to them, as perftests/harness/jobs.py says; it need not for tests. OMPI_ is its version 4, PRTE_ 5.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
