@@ -105,8 +105,13 @@ class Log:
 
     def add(self, *event: Any) -> None:
         """Note an event."""
-        self._events.append(event)
-        if len(self._events) >= _BATCH:
+        self.append(event)
+
+    def append(self, event: Event) -> None:
+        """Like add(), of a tuple."""
+        events = self._events
+        events.append(event)
+        if len(events) >= _BATCH:
             self.flush()
 
     def flush(self) -> None:
@@ -126,8 +131,8 @@ class Log:
             self._file = None
 
 
-def merged(folder: Path) -> Iterator[tuple[int, Event]]:
-    """Yield (pe, event) of all logs in a folder, in an order in which releases precede what they released.
+def merged(folder: Path) -> Iterator[tuple[int, list[Event]]]:
+    """Yield (pe, events that follow each other) of all logs in a folder, in an order in which releases precede what they released.
 
     An acquire comes only when all PEs are at one. It is then judged beside all updates that do not wait for it, which could come first in
     another run.
@@ -137,8 +142,7 @@ def merged(folder: Path) -> Iterator[tuple[int, Event]]:
     heapq.heapify(heap)
     while heap:
         _, _, pe, events, groups = heap[0]
-        for event in events:
-            yield pe, event
+        yield pe, events
         following = next(groups, None)
         if following is None:
             heapq.heappop(heap)

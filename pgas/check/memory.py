@@ -85,6 +85,19 @@ Race = Callable[[MemoryAccess, MemoryAccess, int, Knowledge], None]
 
 
 @dataclass(slots=True)
+class Settled:
+    """What was found about the accesses of cells and those of one thread, for as long as its state is the same."""
+
+    known: set[Entry]  #: accesses of other threads that are ordered before all loads and stores in this state, whose ever they are
+    own: set[Entry] = field(default_factory=set)  #: likewise, but some are of this thread
+    kept: dict[tuple[Entry, MemoryAccess], Entry] = field(default_factory=dict)  #: by earlier reads and a load, what a cell then has
+
+    def order(self, entry: Entry, thread: int) -> None:
+        """Note that the accesses of a cell are ordered before those of a thread."""
+        (self.own if any(access.epoch.thread == thread for access in _members(entry)) else self.known).add(entry)
+
+
+@dataclass(slots=True)
 class _Page:
     shift: int = _WORD_SHIFT
     writes: list[Entry] = field(default_factory=lambda: [None] * (_PAGE >> _WORD_SHIFT))
@@ -113,35 +126,56 @@ class Shadow:
         thread, remote = new.epoch.thread, new.pe if new.kind == REMOTE else -1
         writes = new.kind in _WRITES
         for page, lo, hi in self._cells(addr, nbytes):
-            self._check(page.writes, lo, hi, new, state, thread, remote, addr)
+            self._check(page.writes, lo, hi, new, state, remote, addr)
             if not writes:
                 _update(page.reads, lo, hi, lambda old: _with(old, new, state, thread, remote))
                 continue
-            self._check(page.reads, lo, hi, new, state, thread, remote, addr)
+            self._check(page.reads, lo, hi, new, state, remote, addr)
             if new.atom:
                 _update(page.writes, lo, hi, lambda old: _with(old, new, state, thread, remote))
             else:
                 page.writes[lo:hi] = [new] * (hi - lo)
             page.reads[lo:hi] = [None] * (hi - lo)
 
-    def read(self, new: MemoryAccess, state: Knowledge, addr: int, nbytes: int, known: set[Entry]) -> None:
-        """Like access() for a load of one element; faster if it fits into cells of 4 bytes.
-
-        known: writes that are ordered before loads of this thread in this state, to which others are added.
-        """
+    def read(self, new: MemoryAccess, state: Knowledge, addr: int, nbytes: int, settled: Settled) -> None:
+        """Like access() for a load of one element; faster if it fits into cells of 4 bytes. settled: of the thread in this state."""
         page = self._pages.get(addr >> _PAGE_SHIFT)
         if page is None or not page.shift or (addr | nbytes) & 3 or (addr & _PAGE - 1) + nbytes > _PAGE:
             self.access(new, state, addr, nbytes)
             return
-        lo, thread = (addr & _PAGE - 1) >> _WORD_SHIFT, new.epoch.thread
-        for cell in range(lo, lo + (nbytes >> _WORD_SHIFT)):
-            old = page.reads[cell]
-            if old is new:  # No write since, because it would have removed this.
-                continue
-            written = page.writes[cell]
-            if written is not None and written not in known and self._check(page.writes, cell, cell + 1, new, state, thread, -1, addr):
-                known.add(written)
-            page.reads[cell] = new if old is None else _with(old, new, state, thread, -1)
+        reads, cell = page.reads, (addr & _PAGE - 1) >> _WORD_SHIFT
+        end = cell + (nbytes >> _WORD_SHIFT)
+        while cell < end:
+            old = reads[cell]
+            if old is not new:  # Otherwise no write came since, because it would have removed this.
+                written = page.writes[cell]
+                if written is not None and written not in settled.known and written not in settled.own:
+                    if self._tell(written, new, state, -1, addr):
+                        settled.order(written, new.epoch.thread)
+                if old is None:
+                    reads[cell] = new
+                else:
+                    key = old, new
+                    if (kept := settled.kept.get(key)) is None:
+                        kept = settled.kept[key] = _with(old, new, state, new.epoch.thread, -1)
+                    reads[cell] = kept
+            cell += 1
+
+    def write(self, new: MemoryAccess, state: Knowledge, addr: int, nbytes: int, settled: Settled) -> None:
+        """Like access() for a store of one element; faster if it fits into cells of 4 bytes. settled: of the thread in this state."""
+        page = self._pages.get(addr >> _PAGE_SHIFT)
+        if page is None or not page.shift or (addr | nbytes) & 3 or (addr & _PAGE - 1) + nbytes > _PAGE:
+            self.access(new, state, addr, nbytes)
+            return
+        cell = (addr & _PAGE - 1) >> _WORD_SHIFT
+        end = cell + (nbytes >> _WORD_SHIFT)
+        while cell < end:
+            for old in (page.writes[cell], page.reads[cell]):
+                if old is not None and old is not new and old not in settled.known and old not in settled.own:
+                    if self._tell(old, new, state, -1, addr) and not new.same:  # The same value may be stored without an order.
+                        settled.order(old, new.epoch.thread)
+            page.writes[cell], page.reads[cell] = new, None
+            cell += 1
 
     def writers(self, addr: int) -> tuple[MemoryAccess, ...]:
         """Return the last writes of the word at an address."""
@@ -162,18 +196,19 @@ class Shadow:
             yield page, addr - base >> page.shift, last - base >> page.shift
             addr = last
 
-    def _check(
-        self, cells: list[Entry], lo: int, hi: int, new: MemoryAccess, state: Knowledge, thread: int, remote: int, addr: int
-    ) -> bool:
-        """Tell of the accesses in cells that are not ordered before a new one; return whether all are."""
-        ordered = True
+    def _check(self, cells: list[Entry], lo: int, hi: int, new: MemoryAccess, state: Knowledge, remote: int, addr: int) -> None:
+        """Tell of the accesses in cells that are not ordered before a new one."""
         for entry in (cells[lo],) if hi - lo == 1 else set(cells[lo:hi]):
-            if entry is None or entry is new:
-                continue
-            for old in _members(entry):
-                if old.conflicts(new) and not old.ordered_before(state, thread, remote):
-                    self._race(old, new, addr, state)
-                    ordered = False
+            if entry is not None and entry is not new:
+                self._tell(entry, new, state, remote, addr)
+
+    def _tell(self, entry: Entry, new: MemoryAccess, state: Knowledge, remote: int, addr: int) -> bool:
+        """Tell of the accesses of a cell that are not ordered before a new one; return whether all are."""
+        ordered, thread = True, new.epoch.thread
+        for old in _members(entry):
+            if not old.ordered_before(state, thread, remote) and old.conflicts(new):
+                self._race(old, new, addr, state)
+                ordered = False
         return ordered
 
 
@@ -195,8 +230,10 @@ def _with(old: Entry, new: MemoryAccess, state: Knowledge, thread: int, remote: 
     """Return the accesses of a cell that later ones must be ordered after: those that are not ordered before the new one, and this."""
     if old is None or old is new:
         return new
+    if isinstance(old, MemoryAccess):
+        return new if old.ordered_before(state, thread, remote) else (old, new)
     kept, of_phase = [], 0
-    for access in _members(old):
+    for access in old:
         if access is new:
             return old
         if access.ordered_before(state, thread, remote):

@@ -1,5 +1,6 @@
 """Happens-before of a job, computed from the logs of its PEs by the rules of docs/memory-model.md, and the accesses that it leaves open."""
 
+import gc
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,7 @@ _TAGS, _PE_OF_ADDRESS = log.SHARED | log.PRIVATE, 128
 
 _PAGE = 12
 
-_MOST_SPLIT = 4096
+_MOST_SPLIT, _MOST_STATES = 4096, 4096
 
 #: Mask of a thread's number on its PE.
 _NUMBER = (1 << PE_SHIFT) - 1
@@ -77,8 +78,9 @@ class Thread:
     tick: int
     pending: Knowledge | None = None  #: what atomics have returned, until a fence
     epoch: Epoch | None = None
-    accesses: dict[Any, MemoryAccess] = field(default_factory=dict)
-    known: set[memory.Entry] = field(default_factory=set)  #: writes that are ordered before this thread's loads now
+    loads: dict[int, MemoryAccess] = field(default_factory=dict)  #: by site, until the thread has told or learned something
+    stores: dict[tuple[int, bool], MemoryAccess] = field(default_factory=dict)  #: likewise, by site and whether they change nothing
+    settled: memory.Settled | None = None  #: of its state, since its first load or store there
 
     @property
     def pe(self) -> int:
@@ -86,8 +88,9 @@ class Thread:
 
     def changed(self) -> None:
         """Forget what was derived from the thread's state and position."""
-        self.accesses.clear()
-        self.known.clear()
+        self.loads.clear()
+        self.stores.clear()
+        self.settled = None
 
     def now(self) -> Epoch:
         """Return the position of the thread's next event."""
@@ -174,10 +177,11 @@ class Order:
         self._exchanges: dict[int, dict[int, Knowledge]] = {}
         self._waits: dict[tuple[int, int], tuple[Any, ...]] = {}  #: by thread, its last wait, if that has not ended
         self._split: dict[tuple[int, int], tuple[Clock, tuple[Clock, Clock]]] = {}
+        self._states: dict[int, tuple[Knowledge, set[memory.Entry]]] = {}  #: by ID of a state
         self._tick = 0
         self._handlers: dict[int, Callable[..., None]] = {
             log.SITE: self._site, log.MADE: self._made, log.LAUNCH: self._launch, log.ENDED: self._ended, log.MET: self._met,
-            log.GRID: self._grid, log.LOAD: self._load, log.STORE: self._store, log.SAME: partial(self._store, same=True),
+            log.GRID: self._grid, log.STORE: self._store, log.SAME: partial(self._store, same=True),
             log.ATOMIC: self._cuda_atomic, log.FENCE: self._cuda_fence, log.COMPLETED: self._completed, log.JOB: lambda pe, n: None,
             log.PUT: self._put, log.GET: self._get, log.UPDATE: self._update, log.ACQUIRED: self._acquired, log.FETCHED: self._fetched,
             log.WAITS: lambda pe, thread, *wait: self._waits.__setitem__((pe, thread), wait),
@@ -185,10 +189,20 @@ class Order:
             log.HAS_MET: self._has_met, log.RECORDED: self._recorded, log.AWAITED: self._event_awaited,
         }  # fmt: skip
 
-    def follow(self, events: Iterable[tuple[int, log.Event]]) -> None:
-        """Take the events of a job in an order in which releases precede what they released."""
-        for pe, event in events:
-            self._handlers[event[0]](pe, *event[1:])
+    def follow(self, parts: Iterable[tuple[int, list[log.Event]]]) -> None:
+        """Take the events of a job in an order in which releases precede what they released: of a PE, and some that follow each other."""
+        handlers, collects = self._handlers, gc.isenabled()
+        gc.disable()  # It would visit all of the growing shadow memory again and again: 40% of the time.
+        try:
+            for pe, events in parts:
+                for event in events:
+                    if event[0] == log.LOAD:
+                        self._load(pe, event)
+                    else:
+                        handlers[event[0]](pe, *event[1:])
+        finally:
+            if collects:
+                gc.enable()
         for (pe, _), wait in self._waits.items():
             self._never(pe, *wait)
 
@@ -299,6 +313,10 @@ class Order:
         of_pe.lanes[launch.lane[1]] = replace(state, released=state.visible)
         of_pe.running = None
         of_pe.live.clear()
+        for block in blocks:  # These refer to each other, and follow() collects no garbage.
+            block.threads.clear()
+        launch.blocks.clear()
+        self._states.clear()
 
     def _launch_of(self, number: int) -> tuple[tuple[int, int], int] | None:
         """Return the lane and the number of the launch of a thread, if it has ended."""
@@ -357,35 +375,47 @@ class Order:
 
     # Accesses
 
-    @staticmethod
-    def _access(thread: Thread, kind: int, site: int, what: str, *, same: bool = False) -> MemoryAccess:
-        """Return the access of a thread at a line, the same one until the thread has told or learned something."""
-        key = kind, site, same
-        access = thread.accesses.get(key)
-        if access is None:
-            access = thread.accesses[key] = MemoryAccess(kind, thread.now(), site, what, same=same)
-        return access
-
     def _touch(self, thread: Thread, access: MemoryAccess, addr: int, nbytes: int) -> None:
         if addr:
             self.findings.pending = thread.pending
             self._memory.access(access, thread.state, _global(addr, thread.pe), nbytes)
 
-    def _load(self, pe: int, number: int, addr: int, nbytes: int, site: int) -> None:
-        thread = self._by_host(pe, number)
+    def _load(self, pe: int, event: log.Event) -> None:
+        _, number, addr, nbytes, site = event
+        thread = self._pes[pe].live.get(number) or self._by_host(pe, number)
         if addr in self._words:
             self.findings.awaited(addr)
-        access = self._access(thread, READ, site, "is read")
+        access = thread.loads.get(site)
+        if access is None:
+            access = thread.loads[site] = MemoryAccess(READ, thread.now(), site, "is read")
         self.findings.pending = thread.pending
-        self._memory.read(access, thread.state, _global(addr, pe), nbytes, thread.known)
+        if addr & _TAGS:
+            addr = _global(addr, pe)
+        self._memory.read(access, thread.state, addr, nbytes, thread.settled or self._settled(thread))
 
     def _store(self, pe: int, number: int, addr: int, nbytes: int, site: int, *, same: bool = False) -> None:
-        thread = self._by_host(pe, number)
-        access = self._access(thread, WRITE, site, "is written", same=same)
+        thread = self._pes[pe].live.get(number) or self._by_host(pe, number)
+        key = site, same
+        access = thread.stores.get(key)
+        if access is None:
+            access = thread.stores[key] = MemoryAccess(WRITE, thread.now(), site, "is written", same=same)
         access.state = thread.state
-        self._touch(thread, access, addr, nbytes)
-        if not same:
-            self._resets(_global(addr, pe), nbytes)
+        self.findings.pending = thread.pending
+        if addr & _TAGS:
+            addr = _global(addr, pe)
+        self._memory.write(access, thread.state, addr, nbytes, thread.settled or self._settled(thread))
+        if not same and (addr >> _PAGE in self._pages_of_words or addr + nbytes - 1 >> _PAGE in self._pages_of_words):
+            self._resets(addr, nbytes)
+
+    def _settled(self, thread: Thread) -> memory.Settled:
+        """Return what is found about a thread's accesses in its state. Threads that share a state share what is known of others."""
+        state, known = self._states.get(id(thread.state), (None, set()))
+        if state is None:
+            if len(self._states) == _MOST_STATES:
+                self._states.clear()
+            self._states[id(thread.state)] = thread.state, known
+        thread.settled = memory.Settled(known)
+        return thread.settled
 
     def _resets(self, addr: int, nbytes: int, turn: int | None = None) -> None:
         """Forget the updates of words that have been overwritten: all, or those before a turn."""

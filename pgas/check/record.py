@@ -54,7 +54,8 @@ class Recorder:
         self._first = 0
         self._threads_of_block = 1
         self._launched_at = 0
-        self._sites: dict[Any, int] = {}
+        self._sites: dict[tuple[int, int], int] = {}  #: by ID of the code, whose hash takes long, and instruction
+        self._codes: list[CodeType] = []  #: kept, so that no other code gets their IDs
         self._kept: dict[int, Any] = {}  #: by ID, streams and events
         self._entering: dict[SimThread, Callable[[], None]] = {}
         self.nbi = False  #: whether the host is in a non-blocking call
@@ -69,6 +70,7 @@ class Recorder:
         self._number += 1
         self._launches, self._next_thread = 0, 1
         self._sites.clear()
+        self._codes.clear()
         self._kept.clear()
 
     def joins(self, job: runtime.Job) -> None:
@@ -109,7 +111,10 @@ class Recorder:
     def accessed(self, kind: int, addr: int, nbytes: int, frame: FrameType, *, shared: bool) -> None:
         thread = watch.thread()
         before = (mem.load(addr, nbytes) if nbytes in (4, 8) else None,) if kind == watch.ATOMIC else ()
-        self.log.add(log.LOAD + kind, self.number(thread), self.tagged(addr, thread if shared else None), nbytes, self.site(frame), *before)
+        site = self._sites.get((id(frame.f_code), frame.f_lasti)) or self.site(frame)
+        if shared or addr not in self._window:
+            addr = self.tagged(addr, thread if shared else None)
+        self.log.append((log.LOAD + kind, self.number(thread), addr, nbytes, site, *before))
 
     def fenced(self, scope: str) -> None:
         self.log.add(log.FENCE, self.number(watch.thread()), scope)
@@ -210,7 +215,7 @@ class Recorder:
 
     def site(self, frame: FrameType | None) -> int:
         """Return the number of the innermost line of the program at or above a frame."""
-        if frame is not None and (known := self._sites.get((frame.f_code, frame.f_lasti))) is not None:
+        if frame is not None and (known := self._sites.get((id(frame.f_code), frame.f_lasti))) is not None:
             return known
         while frame is not None and OF_PGAS.match(frame.f_globals.get("__name__", "")):
             if frame.f_code is Worker.run.__code__:
@@ -218,11 +223,12 @@ class Recorder:
             frame = frame.f_back
         if frame is None:
             return self._launched_at
-        key = frame.f_code, frame.f_lasti
-        known = self._sites.get(key)
+        code, at = frame.f_code, frame.f_lasti
+        known = self._sites.get((id(code), at))
         if known is None:
-            known = self._sites[key] = len(self._sites) + 1
-            self.log.add(log.SITE, known, frame.f_code.co_filename, *_source(*key))
+            known = self._sites[id(code), at] = len(self._sites) + 1
+            self._codes.append(code)
+            self.log.add(log.SITE, known, code.co_filename, *_source(code, at))
         return known
 
 

@@ -4,9 +4,9 @@
 launches and barriers. Operations of pgas are told by `pgas.kernels.compiler.simulator.tap`.
 """
 
-import ctypes
 import sys
 from collections.abc import Callable
+from operator import index
 from types import FrameType
 from typing import Any, Protocol
 
@@ -46,33 +46,31 @@ class KernelWatcher(ThreadWatcher, Protocol):
 
 def _place(array: Any) -> tuple[int, tuple[int, ...], tuple[int, ...], int] | None:
     """Return the address, strides, shape, and size of an element of an array of a kernel; None for a record."""
-    kept = array.__dict__ if type(array) is KernelArray else {}
-    known = kept.get("_place")
-    if known is None:
-        view = ndarray_of(array)
-        if not isinstance(view, np.ndarray) or view.dtype.names is not None:
-            return None
-        known = kept["_place"] = int(view.__array_interface__["data"][0]), view.strides, view.shape, view.itemsize
-    return known
+    view = ndarray_of(array)
+    if not isinstance(view, np.ndarray) or view.dtype.names is not None:
+        return None
+    found = int(view.__array_interface__["data"][0]), view.strides, view.shape, view.itemsize
+    if type(array) is KernelArray:
+        array.__dict__["_place"] = found
+    return found
 
 
 def _element(array: Any, idx: Any) -> tuple[int, int] | None:
     """Return the address and size of an element, None for other subscripts."""
-    found = _place(array)
-    if found is None:
+    found = array.__dict__.get("_place") if type(array) is KernelArray else None
+    if found is None and (found := _place(array)) is None:
         return None
     address, strides, shape, nbytes = found
-    if type(idx) is int and len(shape) == 1:
-        return address + (idx + shape[0] if idx < 0 else idx) * strides[0], nbytes
-    indices = idx if type(idx) is tuple else (idx,)
-    if len(indices) != len(shape):
+    if type(idx) is not tuple:
+        idx = (idx,)
+    if len(idx) != len(shape):
         return None
-    for i, stride, n in zip(indices, strides, shape, strict=True):
-        if type(i) is not int:
-            if not isinstance(i, (int, np.integer)):
-                return None
-            i = int(i)
-        address += (i + n if i < 0 else i) * stride
+    try:
+        for i, stride, n in zip(idx, strides, shape):  # strict=True would take time
+            at = index(i)
+            address += (at if at >= 0 else at + n) * stride
+    except TypeError:  # a slice
+        return None
     return address, nbytes
 
 
@@ -88,7 +86,7 @@ def install(watcher: KernelWatcher) -> None:
 
 def _of_elements(kind: Any, watcher: KernelWatcher, *, shared: bool) -> None:
     """Tell a watcher which elements of arrays of a class are loaded and stored."""
-    get, put = kind.__getitem__, kind.__setitem__
+    get, put, element = kind.__getitem__, kind.__setitem__, np.ndarray.__getitem__
 
     def load(array: Any, idx: Any) -> Any:
         if (at := _element(array, idx)) is not None:
@@ -99,9 +97,12 @@ def _of_elements(kind: Any, watcher: KernelWatcher, *, shared: bool) -> None:
         if (at := _element(array, idx)) is None:
             put(array, idx, value)
             return
-        before = ctypes.string_at(*at)
+        view = ndarray_of(array)
+        before = element(view, idx)
         put(array, idx, value)
-        watcher.accessed(SAME if ctypes.string_at(*at) == before else STORE, *at, sys._getframe(1), shared=shared)
+        after = element(view, idx)
+        same = (before == after or before != before) and before.tobytes() == after.tobytes()  # The second: it is not a number.
+        watcher.accessed(SAME if same else STORE, *at, sys._getframe(1), shared=shared)
 
     kind.__getitem__, kind.__setitem__ = load, store
 

@@ -88,7 +88,7 @@ def test_a_wait_comes_after_what_does_not_wait_for_it(tmp_path):
     logs = {0: [(UPDATE, 1), (UPDATE, 3), (MET, 0), (HAS_MET, 6), (UPDATE, 7)], 1: [(ACQUIRED, 2), (LOAD, 0), (MEETS, 5)]}
     for pe, events in logs.items():
         (tmp_path / f"{pe}.log").write_bytes(pickle.dumps(events))
-    assert list(merged(tmp_path)) == [
+    assert [(pe, event) for pe, events in merged(tmp_path) for event in events] == [
         *((0, event) for event in logs[0][:3]),
         *((1, event) for event in logs[1]),
         *((0, event) for event in logs[0][3:]),
