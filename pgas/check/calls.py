@@ -60,6 +60,7 @@ class _Kind:
 
     begin: Callable[[WatchedCall], None]
     end: Callable[[WatchedCall, Any], None] = lambda call, result: None
+    nbi: bool = False  #: whether the threads of a warp or block meet only at its beginning, whatever this implementation does
 
 
 def _on(addr: int, pe: Any) -> int:
@@ -310,9 +311,9 @@ def _left(call: WatchedCall, result: Any) -> None:
 _COLLECTIVE = _Kind(_enter, _left)
 
 CALLS: dict[str, _Kind] = {
-    "put": _Kind(_put(nbi=False)), "put_nbi": _Kind(_put(nbi=True)),
-    "put_signal": _Kind(_put(nbi=False, signal=True)), "put_signal_nbi": _Kind(_put(nbi=True, signal=True)),
-    "get": _Kind(_get(nbi=False)), "get_nbi": _Kind(_get(nbi=True)),
+    "put": _Kind(_put(nbi=False)), "put_nbi": _Kind(_put(nbi=True), nbi=True),
+    "put_signal": _Kind(_put(nbi=False, signal=True)), "put_signal_nbi": _Kind(_put(nbi=True, signal=True), nbi=True),
+    "get": _Kind(_get(nbi=False)), "get_nbi": _Kind(_get(nbi=True), nbi=True),
     "iput": _Kind(_strided(log.PUT)), "iget": _Kind(_strided(log.GET)),
     "p": _Kind(_p), "g": _Kind(_g), "signal_op": _Kind(_signal),
     "atomic_fetch": _Kind(_fetch, _fetched),

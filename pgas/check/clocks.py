@@ -118,6 +118,9 @@ def _latest(parts: list[dict[Any, int]]) -> dict[Any, int]:
 #: Position of the PE in the numbers of threads and blocks. The number of a block is that of its first thread.
 PE_SHIFT = 40
 
+#: Bits of numbers that stand for all threads of a warp, named by its first thread, or of a block.
+OF_WARP, OF_BLOCK = 1 << 38, 1 << 39
+
 NOTHING = Clock()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pgas.base.errors import PgasError
 from pgas.check import collectives, log, memory, words
-from pgas.check.clocks import PE_SHIFT, Clock, Epoch
+from pgas.check.clocks import OF_BLOCK, OF_WARP, PE_SHIFT, Clock, Epoch
 from pgas.check.collectives import Operands
 from pgas.check.memory import FROM, GOT, READ, REMOTE, SOURCE, WRITE, MemoryAccess, Race, Shadow
 from pgas.check.report import Mistakes, SourceLine
@@ -34,8 +34,8 @@ _MOST_SPLIT, _MOST_STATES = 4096, 4096
 #: Mask of a thread's number on its PE.
 _NUMBER = (1 << PE_SHIFT) - 1
 
-#: Bits of numbers that stand for all threads of a warp, named by its first thread, or of a block.
-_WARP_BIT, _BLOCK_BIT = 1 << 38, 1 << 39
+#: Of a collective that moves nothing, and waits for nobody (calls.py).
+_OF_NONE = "0 elements"
 
 _COMPLETING, _PLAIN_BARRIERS = ("barrier_all", "barrier"), ("sync_all", "team_sync")
 
@@ -336,7 +336,7 @@ class Order:
             if block.together:
                 threads = block.threads
                 if len(threads) == block.count:
-                    block.state = _all_know(block.state, list(threads.values()), block.first | _BLOCK_BIT)
+                    block.state = _all_know(block.state, list(threads.values()), block.first | OF_BLOCK)
                 for warp in _whole_warps(block, threads):
                     block.state = _all_know(block.state, [threads[number] for number in warp], _of_warp(warp.start))
             waiting = {n: t.pending for n, t in block.threads.items() if t.pending is not None}
@@ -694,7 +694,7 @@ class Order:
             return
         told = Knowledge()
         members = meeting.members[: meeting.members.index(pe) + 1] if meeting.what[0] in collectives.SCANS else meeting.members
-        for member, came in meeting.came.items():
+        for member, came in () if _OF_NONE in meeting.what else meeting.came.items():
             if member in members and (meeting.root in (None, member) or member == pe):
                 told = told | came.told | Knowledge(updates={(group, meeting.members, member, pe): meeting.number})  # type: ignore[dict-item]
         self.findings.saw(thread.now(), told, site)
@@ -766,7 +766,7 @@ def _of_all(thread: Thread, width: int) -> Epoch:
     if not width or thread.block.count == 1:
         return epoch
     thread.block.together = True
-    return replace(epoch, thread=_of_warp(epoch.thread) if width == WARP_SIZE else epoch.thread | _BLOCK_BIT)
+    return replace(epoch, thread=_of_warp(epoch.thread) if width == WARP_SIZE else epoch.thread | OF_BLOCK)
 
 
 def _whole_warps(block: _Block, threads: Container[int]) -> Iterator[range]:
@@ -790,7 +790,7 @@ def _all_know(state: Knowledge, threads: list[Thread], all_of_them: int) -> Know
 
 
 def _of_warp(leader: int) -> int:
-    return leader | _WARP_BIT
+    return leader | OF_WARP
 
 
 def _global(addr: int, pe: int) -> int:

@@ -60,6 +60,7 @@ class Recorder:
         self._entering: dict[SimThread, Callable[[], None]] = {}
         self.nbi = False  #: whether the host is in a non-blocking call
         self._returned: dict[tuple[Block, int], bool] = {}
+        self._in_nbi: dict[SimThread, bool] = {}  #: threads in a non-blocking call of a warp or block, and whether they have met
         self._window = range(window.BASE, window.BASE + (1 << 46))
 
     def restart(self, folder: Path | None = None) -> None:
@@ -94,10 +95,15 @@ class Recorder:
     def launch_ended(self, launch: Launch) -> None:
         self._entering.clear()
         self._returned.clear()
+        self._in_nbi.clear()
         self.log.add(log.ENDED, self._launches)
         self.log.flush()  # If the launch has failed, the process may be about to end.
 
     def threads_synced(self, block: Block, threads: Any, *, whole: bool) -> None:
+        if self._in_nbi:
+            if all(self._in_nbi.get(thread) for thread in threads):  # No program may rely on this barrier.
+                return
+            self._in_nbi.update((thread, True) for thread in threads if thread in self._in_nbi)
         first = self._first + block.linear * self._threads_of_block
         self.log.add(log.MET, first, None if whole else [first + thread.linear for thread in threads])
         if self._entering:
@@ -153,7 +159,10 @@ class Recorder:
                 kind.begin(made)
 
             self._entering[thread] = begin
+        if width and kind.nbi:
+            self._in_nbi[thread] = False
         result = body(*values)
+        self._in_nbi.pop(thread, None)
         if not width:
             kind.end(made, result)
         elif not self._returned.get((thread.block, thread.linear // width), True):  # The first that returns tells for all.

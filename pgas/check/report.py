@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from pgas.check.clocks import Epoch
+from pgas.check.clocks import OF_BLOCK, OF_WARP, Epoch
 from pgas.check.memory import GOT, REMOTE, SOURCE, WRITE, MemoryAccess
 from pgas.check.state import Knowledge
 from pgas.kernels.codes import SIGNS
@@ -223,12 +223,14 @@ class Mistakes:
 
     def _described(self, access: MemoryAccess, site: SourceLine, addr: int) -> str:
         e = access.epoch
-        who = (
-            f"PE {e.pe}, on the host"
-            if e.launch == 0
-            else f"PE {e.pe}, block {self.order.index(e)}, thread {(e.thread - e.block) & 0xFFFFFF}"
-        )
-        return f"{site}: {site.text}: {self.element(addr)} {access.what} by {who}"
+        if e.launch == 0:
+            who = "on the host"
+        elif e.thread & OF_BLOCK:
+            who = f"block {self.order.index(e)}"
+        else:
+            first = (e.thread & ~OF_WARP) - e.block
+            who = f"block {self.order.index(e)}, {'warp of ' if e.thread & OF_WARP else ''}thread {first}"
+        return f"{site}: {site.text}: {self.element(addr)} {access.what} by PE {e.pe}, {who}"
 
     def value(self, addr: int, nbytes: int, bits: int) -> str:
         """Return the value of an element."""
@@ -269,6 +271,11 @@ class Mistakes:
 
     def _incomplete(self, a: MemoryAccess, b: MemoryAccess, state: Knowledge) -> tuple[str, str]:
         """Return what is missing if an operation was issued before the other access, but need not have arrived."""
+        e, arrived = a.epoch, state.arrived.get(a.pe)
+        if e.thread & (OF_WARP | OF_BLOCK) and arrived is not None:
+            if any(e.block <= t < e.block + e.count and tick >= e.tick for t, tick in arrived.threads.items()):
+                missing = "syncwarp" if e.thread & OF_WARP else "syncthreads"
+                return missing, f"quiet covers the parts of other threads only after {missing} between the operation and quiet"
         later = (u for u in self._sent.get(a.epoch.thread, ()) if u.access.epoch.tick >= a.epoch.tick and u.addr in self._awaited)
         carrier = next((u for u in later if u.access is not a and _known(u, state)), None)
         if a.epoch.thread == b.epoch.thread and carrier is None:
