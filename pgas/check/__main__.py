@@ -72,7 +72,7 @@ def _replayed(asked: argparse.Namespace, order: "Order") -> str:
         return f"pgas: report {number} does not exist: the program has {len(found)}"
     plan = replay.Rerun.of(found[number - 1], order.site)
     if plan is None:
-        return f"pgas: report {number} cannot be replayed: only a put, p, or get_nbi and a read by another PE or after it can"
+        return f"pgas: report {number} cannot be replayed: only a read and a write of kernels can, which are no atomics or collectives"
     os.environ.pop("PGAS_SIM_WEAK", None)
     seen = []
     for each, options in ((plan.normal(), {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}), (plan, {})):
@@ -80,7 +80,7 @@ def _replayed(asked: argparse.Namespace, order: "Order") -> str:
             each.write_to(Path(folder))
             _run(asked, Path(folder), **options)
             seen.append(replay.values(Path(folder)))
-    late = "the write as late as it may be" if plan.held else "the read later"
+    late = plan.late
     different = replay.difference(*seen)
     if different is None:
         return f"pgas: report {number} with {late}: the same values are read ({len(seen[1])} values)"

@@ -55,7 +55,7 @@ def _place(array: Any) -> tuple[int, tuple[int, ...], tuple[int, ...], int] | No
     return found
 
 
-def _element(array: Any, idx: Any) -> tuple[int, int] | None:
+def element(array: Any, idx: Any) -> tuple[int, int] | None:
     """Return the address and size of an element, None for other subscripts."""
     found = array.__dict__.get("_place") if type(array) is KernelArray else None
     if found is None and (found := _place(array)) is None:
@@ -86,21 +86,21 @@ def install(watcher: KernelWatcher) -> None:
 
 def _of_elements(kind: Any, watcher: KernelWatcher, *, shared: bool) -> None:
     """Tell a watcher which elements of arrays of a class are loaded and stored."""
-    get, put, element = kind.__getitem__, kind.__setitem__, np.ndarray.__getitem__
+    get, put, element_of = kind.__getitem__, kind.__setitem__, np.ndarray.__getitem__
 
     def load(array: Any, idx: Any) -> Any:
-        if (at := _element(array, idx)) is not None:
+        if (at := element(array, idx)) is not None:
             watcher.accessed(LOAD, *at, sys._getframe(1), shared=shared)
         return get(array, idx)
 
     def store(array: Any, idx: Any, value: Any) -> None:
-        if (at := _element(array, idx)) is None:
+        if (at := element(array, idx)) is None:
             put(array, idx, value)
             return
         view = ndarray_of(array)
-        before = element(view, idx)
+        before = element_of(view, idx)
         put(array, idx, value)
-        after = element(view, idx)
+        after = element_of(view, idx)
         same = (before == after or before != before) and before.tobytes() == after.tobytes()  # The second: it is not a number.
         watcher.accessed(SAME if same else STORE, *at, sys._getframe(1), shared=shared)
 
@@ -119,7 +119,7 @@ def _of_cuda(watcher: KernelWatcher) -> None:
 
 def _atomic(watcher: KernelWatcher, operation: Any, *, takes_index: bool) -> Any:
     def atomic(array: Any, *args: Any) -> Any:
-        if (at := _element(array, args[0] if takes_index else 0)) is not None:
+        if (at := element(array, args[0] if takes_index else 0)) is not None:
             watcher.accessed(ATOMIC, *at, sys._getframe(1), shared=isinstance(array, SharedArray))
         return operation(array, *args)
 
@@ -128,7 +128,7 @@ def _atomic(watcher: KernelWatcher, operation: Any, *, takes_index: bool) -> Any
 
 def _hinted(watcher: KernelWatcher, operation: Any, kind: int) -> Any:
     def hinted(array: Any, idx: Any, *value: Any) -> Any:
-        if (at := _element(array, idx)) is not None:
+        if (at := element(array, idx)) is not None:
             watcher.accessed(kind, *at, sys._getframe(1), shared=isinstance(array, SharedArray))
         return operation(array, idx, *value)
 
@@ -153,10 +153,10 @@ def _of_host_arrays(watcher: KernelWatcher) -> None:
 def host_elements(kind: type, watcher: KernelWatcher) -> None:
     """Tell a watcher which elements the host reads from arrays of a class with a __getitem__() of its own."""
 
-    def element(array: Any, result: Any, idx: Any) -> Any:
+    def of_element(array: Any, result: Any, idx: Any) -> Any:
         return None if isinstance(result, (FakeCUDAArray, np.ndarray)) else _part(array, idx)
 
-    _tap_array(kind, "__getitem__", watcher, LOAD, element)
+    _tap_array(kind, "__getitem__", watcher, LOAD, of_element)
 
 
 def _tap_array(kind: type, name: str, watcher: KernelWatcher, access: int, touched: Callable[..., Any]) -> None:

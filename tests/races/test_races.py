@@ -110,7 +110,10 @@ def test_the_command_reports_and_shows_the_wrong_value(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "read", "normally"), [("dest_of_get_nbi", 0, 7), ("credit_before_read", 1, 0)])
+@pytest.mark.parametrize(
+    ("name", "read", "normally"),
+    [("dest_of_get_nbi", 0, 7), ("credit_before_read", 1, 0), ("fence_taken_for_flush", 0, 7), ("store_then_signal", 0, 7)],
+)
 def test_a_replay_shows_the_wrong_value(name, read, normally):
     said = replayed(name)
     assert re.search(rf"report 1 with the .*: {name}.py:\d+ reads {read} instead of {normally} from \w+\[0\] of PE", said), said
