@@ -72,7 +72,8 @@ def _replayed(asked: argparse.Namespace, order: "Order") -> str:
         return f"pgas: report {number} does not exist: the program has {len(found)}"
     plan = replay.Rerun.of(found[number - 1], order.site)
     if plan is None:
-        return f"pgas: report {number} cannot be replayed: only a read and a write of kernels can, which are no atomics or collectives"
+        kinds = "only a read and a write by kernels can, but not a collective, nor an atomic or signal that comes first"
+        return f"pgas: report {number} cannot be replayed: {kinds}"
     os.environ.pop("PGAS_SIM_WEAK", None)
     seen = []
     for each, options in ((plan.normal(), {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}), (plan, {})):

@@ -63,7 +63,7 @@ class _Kind:
     nbi: bool = False  #: whether the threads of a warp or block meet only at its beginning, whatever this implementation does
 
 
-def on(addr: int, pe: Any) -> int:
+def address_on(addr: int, pe: Any) -> int:
     """Return the address of the same object on a PE."""
     return addr & window.OFFSET_MASK | window.slot(int(pe)) if pe is not None else addr
 
@@ -74,7 +74,7 @@ def _put(*, nbi: bool, signal: bool = False) -> Callable[[WatchedCall], None]:
         source, nbytes = call.span("source", given.get("nelems"))
         dest, _ = call.span("dest")
         pe, small = int(given["pe"]), not signal and nbytes <= 8
-        where = on(dest, pe)
+        where = address_on(dest, pe)
         if small:
             call.tell(log.UPDATE, pe, where, nbytes, PLAIN, None, False, 0, call.width if nbi else 0)
             call.tell(log.PUT, pe, 0, source, nbytes, 1, 0, 0, nbi, False, call.width)
@@ -90,7 +90,7 @@ def _get(*, nbi: bool) -> Callable[[WatchedCall], None]:
     def begin(call: WatchedCall) -> None:
         source, nbytes = call.span("source", call.given.get("nelems"))
         dest, _ = call.span("dest")
-        call.tell(log.GET, int(call.given["pe"]), dest, on(source, call.given["pe"]), nbytes, 1, 0, 0, nbi, call.width)
+        call.tell(log.GET, int(call.given["pe"]), dest, address_on(source, call.given["pe"]), nbytes, 1, 0, 0, nbi, call.width)
 
     return begin
 
@@ -105,7 +105,7 @@ def _strided(code: int) -> Callable[[WatchedCall], None]:
         count = held if given["nelems"] is None else int(given["nelems"])
         to, origin = call.address(dest), call.address(source)
         pe = int(given["pe"])
-        to, origin = (on(to, pe), origin) if code == log.PUT else (to, on(origin, pe))
+        to, origin = (address_on(to, pe), origin) if code == log.PUT else (to, address_on(origin, pe))
         more = (False, False, 0) if code == log.PUT else (False, 0)
         call.tell(code, pe, to, origin, width, count, steps[0] * width, steps[1] * width, *more)
 
@@ -116,7 +116,7 @@ def _word(call: WatchedCall, name: str) -> tuple[int, int, int]:
     """Return the PE, address, and size of the element that a call accesses there."""
     addr, nbytes = call.element(name)
     pe = int(call.given["pe"])
-    return pe, on(addr, pe), nbytes
+    return pe, address_on(addr, pe), nbytes
 
 
 def _p(call: WatchedCall) -> None:
@@ -249,7 +249,7 @@ def _order(call: WatchedCall) -> None:
 def _lock(call: WatchedCall) -> tuple[int, int]:
     addr, _ = call.element("lock")
     pe = int(owner(addr))
-    return on(addr, pe), pe
+    return address_on(addr, pe), pe
 
 
 def _set_lock(call: WatchedCall, result: Any) -> None:

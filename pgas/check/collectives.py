@@ -38,6 +38,11 @@ def is_staged(name: str, mine: Operands, members: int, limit: int) -> bool:
     return name in SCANS or (sizes.of(name).known and mine.message(name, members)[1] <= limit)
 
 
+def is_empty(name: str, mine: Operands, members: int) -> bool:
+    """Whether a member's call, or its part, moves nothing and therefore returns without the others."""
+    return sizes.of(name).known and mine.message(name, members)[1] == 0
+
+
 def read(name: str, mine: Operands, members: int) -> Iterator[Range]:
     """Yield what a member's call reads: offsets in its source, and sizes."""
     if mine.rows is not None:

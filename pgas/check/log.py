@@ -108,7 +108,7 @@ class Log:
         self.append(event)
 
     def append(self, event: Event) -> None:
-        """Like add(), of a tuple."""
+        """Note an event, given as a tuple."""
         events = self._events
         events.append(event)
         if len(events) >= _BATCH:

@@ -17,6 +17,8 @@ _WRITES = frozenset({WRITE, REMOTE, GOT})
 CUDA, PGAS, SETS, READS = "an atomic of CUDA", "an atomic", "a signal that sets", "an atomic read"
 
 _PAGE_SHIFT = 12
+#: Maximum size of an element in bytes. The host's copies are larger.
+_ELEMENT = 16
 _PAGE = 1 << _PAGE_SHIFT
 #: Shadow cells are 4 bytes, on pages with smaller accesses 1 byte.
 _WORD_SHIFT = 2
@@ -88,7 +90,7 @@ Race = Callable[[MemoryAccess, MemoryAccess, int, Knowledge], None]
 class Settled:
     """What was found about the accesses of cells and those of one thread, for as long as its state is the same."""
 
-    known: set[Entry]  #: accesses of other threads that are ordered before all loads and stores in this state, whose ever they are
+    known: set[Entry]  #: accesses of others that are ordered before the loads and stores of every thread in this state
     own: set[Entry] = field(default_factory=set)  #: likewise, but some are of this thread
     kept: dict[tuple[Entry, MemoryAccess], Entry] = field(default_factory=dict)  #: by earlier reads and a load, what a cell then has
 
@@ -138,20 +140,21 @@ class Shadow:
             page.reads[lo:hi] = [None] * (hi - lo)
 
     def read(self, new: MemoryAccess, state: Knowledge, addr: int, nbytes: int, settled: Settled) -> None:
-        """Like access() for a load of one element; faster if it fits into cells of 4 bytes. settled: of the thread in this state."""
+        """Check and note a load, faster than access() for an element in cells of 4 bytes. settled: of the thread in this state."""
         page = self._pages.get(addr >> _PAGE_SHIFT)
-        if page is None or not page.shift or (addr | nbytes) & 3 or (addr & _PAGE - 1) + nbytes > _PAGE:
+        if page is None or not page.shift or (addr | nbytes) & 3 or nbytes > _ELEMENT or (addr & _PAGE - 1) + nbytes > _PAGE:
             self.access(new, state, addr, nbytes)
             return
-        reads, cell = page.reads, (addr & _PAGE - 1) >> _WORD_SHIFT
+        reads, cell, told = page.reads, (addr & _PAGE - 1) >> _WORD_SHIFT, None
         end = cell + (nbytes >> _WORD_SHIFT)
         while cell < end:
             old = reads[cell]
             if old is not new:  # Otherwise no write came since, because it would have removed this.
                 written = page.writes[cell]
-                if written is not None and written not in settled.known and written not in settled.own:
+                if written is not None and written is not told and written not in settled.known and written not in settled.own:
                     if self._tell(written, new, state, -1, addr):
                         settled.order(written, new.epoch.thread)
+                    told = written
                 if old is None:
                     reads[cell] = new
                 else:
@@ -162,18 +165,19 @@ class Shadow:
             cell += 1
 
     def write(self, new: MemoryAccess, state: Knowledge, addr: int, nbytes: int, settled: Settled) -> None:
-        """Like access() for a store of one element; faster if it fits into cells of 4 bytes. settled: of the thread in this state."""
+        """Check and note a store, faster than access() for an element in cells of 4 bytes. settled: of the thread in this state."""
         page = self._pages.get(addr >> _PAGE_SHIFT)
-        if page is None or not page.shift or (addr | nbytes) & 3 or (addr & _PAGE - 1) + nbytes > _PAGE:
+        if page is None or not page.shift or (addr | nbytes) & 3 or nbytes > _ELEMENT or (addr & _PAGE - 1) + nbytes > _PAGE:
             self.access(new, state, addr, nbytes)
             return
-        cell = (addr & _PAGE - 1) >> _WORD_SHIFT
+        cell, told = (addr & _PAGE - 1) >> _WORD_SHIFT, []
         end = cell + (nbytes >> _WORD_SHIFT)
         while cell < end:
             for old in (page.writes[cell], page.reads[cell]):
-                if old is not None and old is not new and old not in settled.known and old not in settled.own:
+                if old is not None and old is not new and old not in settled.known and old not in settled.own and old not in told:
                     if self._tell(old, new, state, -1, addr) and not new.same:  # The same value may be stored without an order.
                         settled.order(old, new.epoch.thread)
+                    told.append(old)
             page.writes[cell], page.reads[cell] = new, None
             cell += 1
 

@@ -34,9 +34,6 @@ _MOST_SPLIT, _MOST_STATES = 4096, 4096
 #: Mask of a thread's number on its PE.
 _NUMBER = (1 << PE_SHIFT) - 1
 
-#: Of a collective that moves nothing, and waits for nobody (calls.py).
-_OF_NONE = "0 elements"
-
 _COMPLETING, _PLAIN_BARRIERS = ("barrier_all", "barrier"), ("sync_all", "team_sync")
 
 
@@ -404,7 +401,8 @@ class Order:
         if addr & _TAGS:
             addr = _global(addr, pe)
         self._memory.write(access, thread.state, addr, nbytes, thread.settled or self._settled(thread))
-        if not same and (addr >> _PAGE in self._pages_of_words or addr + nbytes - 1 >> _PAGE in self._pages_of_words):
+        last = addr + nbytes - 1
+        if not same and (addr >> _PAGE in self._pages_of_words or last >> _PAGE in self._pages_of_words or nbytes > 1 << _PAGE):
             self._resets(addr, nbytes)
 
     def _settled(self, thread: Thread) -> memory.Settled:
@@ -694,7 +692,10 @@ class Order:
             return
         told = Knowledge()
         members = meeting.members[: meeting.members.index(pe) + 1] if meeting.what[0] in collectives.SCANS else meeting.members
-        for member, came in () if _OF_NONE in meeting.what else meeting.came.items():
+        name = meeting.what[0]
+        barrier = name in (*_COMPLETING, *_PLAIN_BARRIERS)
+        empty = not barrier and collectives.is_empty(name, meeting.came[pe].operands, len(meeting.members))
+        for member, came in () if empty else meeting.came.items():
             if member in members and (meeting.root in (None, member) or member == pe):
                 told = told | came.told | Knowledge(updates={(group, meeting.members, member, pe): meeting.number})  # type: ignore[dict-item]
         self.findings.saw(thread.now(), told, site)

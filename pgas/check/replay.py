@@ -2,12 +2,13 @@
 
 The access that came first by luck is made late, in a way that the memory model allows:
 
-* a write, or the read of a non-blocking put's source: the operation or store is kept until the other access has been made. Calls that
-  complete or order it wait for that, too: its thread's quiet, barriers, and later operations after a fence, and the end of the kernel;
+* a write, or the read of a non-blocking put's source: the operation or store is kept until the other access has been made. What completes
+  or orders it waits briefly for that and then performs it: quiet and barriers of a thread that may know it, operations after a fence, for
+  stores also barriers of the block; the end of the kernel waits longer;
 * another read: its thread waits before it until the write has been made.
 
-All waits of a process take _PATIENCE_S seconds at most, and after that, or when the other access has been made, nothing is late any more.
-A second run gives the values to compare with. Nothing is late in it, except for writes that shall come after the read: each waits _PAUSE_S
+All waits of a process take _PATIENCE_S seconds at most. Nothing is late any more after that, or when the other access has been made. A
+second run gives the values to compare with. Nothing is late in it, except for writes that shall come after the read: each waits _PAUSE_S
 seconds. Both run over p2p, where an operation is a copy from one address to another.
 """
 
@@ -15,6 +16,7 @@ import contextlib
 import ctypes
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,15 +24,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
 from pgas.check import log, record
-from pgas.check.calls import on
+from pgas.check.calls import address_on
 from pgas.check.memory import FROM, GOT, READ, REMOTE, SOURCE, WRITE, MemoryAccess
 from pgas.check.report import Mistake, SourceLine
 from pgas.job import runtime
+from pgas.kernels.codes import SignalOp
 from pgas.kernels.compiler import simulator
 from pgas.sim import engine, mem, watch
 from pgas.sim.arrays import KernelArray, SharedArray, ndarray_of
-from pgas.sim.scheduler import SimThread
+from pgas.sim.scheduler import WARP_SIZE, SimThread
 
 #: Maximum time that accesses wait for the other one, in seconds: all of a process, and one in the middle of a kernel.
 _PATIENCE_S, _BRIEFLY_S = 5.0, 0.3
@@ -43,9 +48,13 @@ _MOST_VALUES, _OF_CALL = 10_000, 64
 
 _PLAN, _VALUES, _WRITTEN, _READ = "plan", "values", "written", "read"
 
-#: Operations that can be kept, and calls that complete those of their thread.
+#: Operations that can be kept; calls that complete those of their thread; and calls that read words.
 _MOVES = ("put", "put_nbi", "put_signal", "put_signal_nbi", "iput", "p", "get", "get_nbi", "iget")
 _COMPLETES = ("quiet", "quiet_pe", "barrier_all", "barrier", "clear_lock")
+_WAITS = ("wait", "test", "signal_wait", "signal_fetch")
+
+#: Interval in which a thread of Python looks whether the other access has been made, in seconds.
+_LOOK_S = 0.02
 
 Place = tuple[int, str, int, int]  #: PE, file, line, column
 Value = tuple[int, int, int]  #: address, size, bits
@@ -104,9 +113,8 @@ def follow(folder: Path) -> None:
     plan = Rerun(**{**told, "write": tuple(told["write"]), "read": tuple(told["read"])})
     replayer = _Replayer(folder, plan)
     record.install(folder, lambda _: replayer)
-    if plan.kept == "write":
-        for kind in (KernelArray, SharedArray):
-            setattr(kind, "__setitem__", replayer.keeps_stores(kind.__setitem__))  # noqa: B010  # mypy knows no other way
+    for kind in (KernelArray, SharedArray):
+        setattr(kind, "__setitem__", replayer.of_stores(kind.__setitem__))  # noqa: B010  # mypy knows no other way
 
 
 def values(folder: Path) -> list[Value]:
@@ -117,14 +125,27 @@ def values(folder: Path) -> list[Value]:
 
 
 def difference(normal: Sequence[Value], late: Sequence[Value]) -> tuple[Value, Value] | None:
-    """Return the first value that differs between two runs, in both. The values of an element are compared in order."""
-    left: dict[tuple[int, int], list[Value]] = {}
-    for value in reversed(normal):
-        left.setdefault(value[:2], []).append(value)
-    for value in late:
-        if (known := left.get(value[:2])) and (expected := known.pop()) != value:
-            return expected, value
+    """Return the first value that differs between two runs, in both.
+
+    The values of an element are compared in order. If it was read more often in one run, as in a loop that waits, a value counts only if it
+    never occurs in the other run.
+    """
+    of_normal, of_late = _by_element(normal), _by_element(late)
+    for element, seen in of_late.items():
+        known = of_normal.get(element, [])
+        if len(known) == len(seen):
+            if found := next(((a, b) for a, b in zip(known, seen, strict=True) if a != b), None):
+                return found
+        elif known and (new := next((b for b in seen if b not in known), None)):
+            return known[0], new
     return None
+
+
+def _by_element(values: Sequence[Value]) -> dict[tuple[int, int], list[Value]]:
+    found: dict[tuple[int, int], list[Value]] = {}
+    for value in values:
+        found.setdefault(value[:2], []).append(value)
+    return found
 
 
 @dataclass(eq=False)
@@ -134,13 +155,15 @@ class _Kept:
     thread: SimThread
     pe: int  #: of the destination or, for a get, of the source
     nbytes: int  #: of an element, or of all that follow each other
+    width: int  #: of an element
     pairs: tuple[tuple[int, int], ...]  #: addresses: destination and source
     data: tuple[bytes, ...] | None  #: what the source has had, None: it is read at the copy
+    made: int  #: how often the other access had been made before
     together: bool = False  #: whether its thread makes it with the others of its warp or block
     store: bool = False  #: whether it is a store of the thread itself
-    met: bool = False  #: whether its thread has met others in a barrier since
+    met: bool = False  #: whether the block may know it, because its thread has been in a barrier since
     fenced: bool = False
-    made: int = 0  #: how often the other access had been made before
+    signal: Callable[[], Any] | None = None  #: sends the signal of a put_signal
 
     def known_to(self, thread: SimThread) -> bool:
         """Whether a thread knows that all parts have been issued."""
@@ -149,6 +172,8 @@ class _Kept:
     def perform(self) -> None:
         for i, (dest, source) in enumerate(self.pairs):
             ctypes.memmove(dest, self.data[i] if self.data is not None else source, self.nbytes)
+        if self.signal is not None:
+            self.signal()
 
 
 class _Sites(log.Log):
@@ -179,120 +204,150 @@ class _Replayer(record.Recorder):
         self._values: list[Value] = []
         self._late: list[_Kept] = []  #: what is kept
         self._has_waited, self._patience_s = False, _PATIENCE_S
-        self._inside = 0  #: number of calls of pgas that threads are in
-        self._stores_here = False  #: whether the running store is the one to keep
+        self._keeping: set[SimThread] = set()  #: threads in a non-blocking call that is kept
+        self._changing = threading.RLock()
+        self._looks = False
         #: The mark of the access that what is kept waits for.
         self._awaited = _READ if plan.kept == "write" else _WRITTEN
 
     # The program
 
     def launch_ended(self, launch: Any) -> None:
-        if self._late:
-            self._perform(self._late, _PATIENCE_S)
+        if launch.failure is not None:
+            self._late.clear()
+        self._perform(self._late, _PATIENCE_S)
         super().launch_ended(launch)
         if self._values:
             (self._where / _VALUES).write_text(json.dumps(self._values))
 
     def threads_synced(self, block: Any, threads: Any, *, whole: bool) -> None:
+        here = set(threads)
+        for kept in self._late:
+            kept.met = kept.met or (kept.thread in here and kept.thread not in self._keeping)
+        self._make([kept for kept in self._late if kept.store and kept.thread in here])  # Others of the block see it.
         super().threads_synced(block, threads, whole=whole)
-        if not self._inside:
-            for kept in self._late:
-                kept.met = kept.met or kept.thread in threads
+
+    def grid_synced(self, launch: Any) -> None:
+        self._make([kept for kept in self._late if kept.store])
+        for kept in self._late:
+            kept.met = True
+
+    def fenced(self, scope: str) -> None:
+        for kept in self._late:
+            kept.fenced = kept.fenced or (scope != "block" and kept.thread is watch.thread())
 
     def accessed(self, kind: int, addr: int, nbytes: int, frame: FrameType, *, shared: bool) -> None:
+        own = (kept for kept in self._late if kept.store and kept.pairs[0][0] == addr)
+        self._make([kept for kept in own if kept.thread is watch.thread()])  # It must see what it has stored.
         site = self.site(frame)
-        if kind == watch.LOAD:
-            own = (kept for kept in self._late if kept.store and kept.pairs[0][0] == addr)
-            self._make([kept for kept in own if kept.thread is watch.thread()])  # It must see what it has stored.
-            if self._is(self._plan.read, site):
-                self._before_read()
-                self._note(addr, nbytes)
-        elif self._is(self._plan.write, site):
-            self._stores_here = True
-            if self._plan.kept != "write":
-                self._pause()
-                self._mark(_WRITTEN)
+        if kind == watch.LOAD and self._is(self._plan.read, site):
+            self._before_read()
+            self._note(addr, nbytes)
+        elif kind in (watch.STORE, watch.SAME) and self._is(self._plan.write, site):
+            self._mark(_WRITTEN)
 
-    def keeps_stores(self, store: Callable[..., None]) -> Callable[..., None]:
-        """Return a function like an array's __setitem__() that keeps the store of the plan."""
+    def of_stores(self, store: Callable[..., None]) -> Callable[..., None]:
+        """Return a function like an array's __setitem__() that makes the store of the plan late, or waits before it."""
 
-        def keeping(array: Any, idx: Any, value: Any) -> None:
-            at = watch.element(array, idx) if not self._has_waited else None
+        def storing(array: Any, idx: Any, value: Any) -> None:
+            at = watch.element(array, idx) if self._is(self._plan.write, self.site(sys._getframe(1))) else None
             if at is None:
                 store(array, idx, value)
                 return
-            before, self._stores_here = ctypes.string_at(*at), False
+            self._pause()
+            if self._plan.kept != "write" or self._has_waited:
+                store(array, idx, value)
+                return
+            before = np.ndarray.__getitem__(ndarray_of(array), idx).tobytes()
             store(array, idx, value)
-            if self._stores_here:
-                after = ctypes.string_at(*at)
-                ctypes.memmove(at[0], before, at[1])
-                self._late.append(
-                    _Kept(watch.thread(), runtime.current().my_pe, at[1], ((at[0], 0),), (after,), store=True, made=self._marks(_READ))
-                )
+            after = ctypes.string_at(*at)
+            ctypes.memmove(at[0], before, at[1])
+            self._keep(_Kept(watch.thread(), -1, at[1], at[1], ((at[0], 0),), (after,), self._marks(_READ), store=True))
 
-        return keeping
+        return storing
 
     def call(self, name: str, names: tuple[str, ...], values: list[Any], body: Callable[..., Any]) -> Any:
         site, plain = self.site(sys._getframe(2)), name.removesuffix("_warp").removesuffix("_block")
         given = dict(zip(names, values, strict=True))
         reads, writes = self._is(self._plan.read, site), self._is(self._plan.write, site)
-        self._advance()
+        thread, width = watch.thread(), 0 if name == plain else WARP_SIZE if name.endswith("_warp") else self._threads_of_block
+        leads = not width or thread.linear % width == 0
         self._order(plain, given)
         if reads and self._plan.kept != "source":
             self._before_read()
-        if writes:
+        if writes and leads:
             self._pause()
-        if plain in _MOVES and not self._has_waited and self._plan.kept == ("write" if writes else "source" if reads else "-"):
-            return self._keep(name, plain, given, body)
-        self._inside += 1
-        try:
-            result = body(*values)
-        finally:
-            self._inside -= 1
+        movable = plain in _MOVES and not ("signal" in plain and width)  # Its threads meet in a call that must not send the signal.
+        if movable and not self._has_waited and self._plan.kept == ("write" if writes else "source" if reads else "-"):
+            return self._move_later(plain, given, body, thread, width, leads=leads)
+        result = body(*values)
         if writes:
             self._mark(_WRITTEN)
         if reads:
             self._note_call(given, result, "source" if "put" in name else "dest")
-        self._advance()
         return result
 
     # What is kept
 
-    def _keep(self, name: str, plain: str, given: dict[str, Any], body: Callable[..., Any]) -> Any:
+    def _move_later(
+        self, plain: str, given: dict[str, Any], body: Callable[..., Any], thread: SimThread, width: int, *, leads: bool
+    ) -> Any:  # fmt: skip
         """Perform a call that moves nothing, and keep what it would have moved."""
-        thread, width = watch.thread(), 0 if name == plain else 32 if name.endswith("_warp") else self._threads_of_block
-        if not width or thread.linear % width == 0:
+
+        def keep() -> None:
+            """Keep it, in the barrier at the beginning of the call of a warp or block."""
             nbytes, pairs, data = _copies(plain, given)
-            late = "nbi" in plain and data is None
-            data = data if late or data is not None else tuple(ctypes.string_at(source, nbytes) for _, source in pairs)
-            self._late.append(_Kept(thread, int(given["pe"]), nbytes, pairs, data, together=width > 0, made=self._marks(self._awaited)))
-        if plain == "p":
+            if data is None and ("nbi" not in plain or self.nbi):  # A kernel of a host's non-blocking call has a source that is not reused.
+                data = tuple(ctypes.string_at(source, nbytes) for _, source in pairs)
+            itemsize = ndarray_of(given["dest"]).itemsize
+            signal = _signal_of(given) if "signal" in plain else None
+            made = self._marks(self._awaited)
+            self._keep(_Kept(thread, int(given["pe"]), nbytes, itemsize, pairs, data, made, together=width > 0, signal=signal))
+
+        if not width:
+            keep()
+        elif leads:
+            self._entering[thread] = keep
+        if plain == "p" or "signal" in plain:
             return None
-        self._inside += 1
+        nothing = {name: given[name][:0] for name in ("dest", "source")} | ({} if given.get("nelems") is None else {"nelems": 0})
+        if "nbi" in plain:
+            self._keeping.add(thread)
         try:
-            nothing = {name: given[name][:0] for name in ("dest", "source")} | ({} if given.get("nelems") is None else {"nelems": 0})
             return body(*(given | nothing).values())
         finally:
-            self._inside -= 1
+            self._keeping.discard(thread)
+
+    def _keep(self, kept: _Kept) -> None:
+        self._late.append(kept)
+        if not self._looks:
+            self._looks = True
+            threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        """Make what is kept when the other access has been made, or when its time is over, whatever the kernel does."""
+        until = time.monotonic() + _PATIENCE_S
+        while not self._has_waited:
+            time.sleep(_LOOK_S)
+            if time.monotonic() > until or (self._late and self._marks(self._awaited) > self._late[0].made):
+                self._has_waited = True
+        self._make(list(self._late))
 
     def _order(self, plain: str, given: dict[str, Any]) -> None:
         """Make what a call completes or orders, if this thread may know that all of it has been issued."""
-        own = [kept for kept in self._late if kept.known_to(watch.thread())]
+        thread = watch.thread()
+        own = [kept for kept in self._late if kept.known_to(thread)]
         if plain in _COMPLETES:
             self._perform([kept for kept in own if plain != "quiet_pe" or int(given["pe"]) == kept.pe])
         elif plain == "fence":
             for kept in own:
                 kept.fenced = True
         elif "pe" in given and "get" not in plain and plain != "g":  # A fence does not order gets.
-            self._perform([kept for kept in own if kept.fenced and int(given["pe"]) == kept.pe])
+            self._perform([kept for kept in own if kept.fenced and (kept.store or int(given["pe"]) == kept.pe)])
         if plain == "flush" and self._plan.kept == "source":
             self._perform(own)
-
-    def _advance(self) -> None:
-        """Make what is kept if the other access has been made."""
-        if self._late and self._marks(self._awaited) > self._late[0].made:
-            self._has_waited = True
-            self._make(self._late)
+        if plain in _COMPLETES or "source" in given or plain.startswith(_WAITS):
+            self._make([kept for kept in self._late if kept.store and kept.thread is thread])
 
     def _perform(self, some: list[_Kept], most_s: float = _BRIEFLY_S) -> None:
         """Wait for the other access, which may itself wait for what its thread does next, and make some of what is kept."""
@@ -301,12 +356,12 @@ class _Replayer(record.Recorder):
             self._make(some)
 
     def _make(self, some: list[_Kept]) -> None:
-        for kept in list(some):
-            if kept in self._late:
+        with self._changing:
+            for kept in [kept for kept in some if kept in self._late]:
                 self._late.remove(kept)
                 if self._plan.kept == "source":
                     for _, source in kept.pairs:
-                        self._note_all(source, kept.nbytes)
+                        self._note_all(source, kept.nbytes, kept.width)
                 kept.perform()
 
     # What is read
@@ -352,13 +407,15 @@ class _Replayer(record.Recorder):
     def _note_call(self, given: dict[str, Any], result: Any, name: str) -> None:
         """Note what an operation has read: the elements of an array, or its result."""
         if name in given:
-            view = ndarray_of(given[name])
-            self._note_all(int(view.__array_interface__["data"][0]), view.nbytes if view.flags.c_contiguous else 0, view.itemsize)
-        elif isinstance(result, int):
-            self._values.append((0, 8, result))
+            view, nelems = ndarray_of(given[name]), given.get("nelems")
+            nbytes = view.nbytes if nelems is None else int(nelems) * view.itemsize
+            self._note_all(int(view.__array_interface__["data"][0]), nbytes if view.flags.c_contiguous else 0, view.itemsize)
+        elif result is not None:
+            data = np.asarray(result).tobytes()
+            self._values.append((0, len(data), int.from_bytes(data, "little")))
             self._mark(_READ)
 
-    def _note_all(self, addr: int, nbytes: int, width: int = 8) -> None:
+    def _note_all(self, addr: int, nbytes: int, width: int) -> None:
         for i in range(min(nbytes // width, _OF_CALL)):
             self._note(addr + i * width, width)
 
@@ -368,9 +425,10 @@ def _copies(plain: str, given: dict[str, Any]) -> tuple[int, tuple[tuple[int, in
     dest, pe = given["dest"], given["pe"]
     view = ndarray_of(dest)
     if plain == "p":
-        return view.itemsize, ((on(simulator.address_of_element(dest, given["idx"]), pe), 0),), (view.dtype.type(given["value"]).tobytes(),)
+        data = np.asarray(given["value"]).astype(view.dtype).tobytes()
+        return view.itemsize, ((address_on(simulator.address_of_element(dest, given["idx"]), pe), 0),), (data,)
     to, origin = simulator.address_of(dest), simulator.address_of(given["source"])
-    to, origin = (to, on(origin, pe)) if "get" in plain else (on(to, pe), origin)
+    to, origin = (to, address_on(origin, pe)) if "get" in plain else (address_on(to, pe), origin)
     nelems, source = given.get("nelems"), ndarray_of(given["source"])
     if not plain.startswith("i"):
         return (source.size if nelems is None else int(nelems)) * view.itemsize, ((to, origin),), None
@@ -378,3 +436,11 @@ def _copies(plain: str, given: dict[str, Any]) -> tuple[int, tuple[tuple[int, in
     held = min(-(-array.size // step) for array, step in zip((view, source), steps, strict=True))
     count, width = held if nelems is None else int(nelems), view.itemsize
     return width, tuple((to + i * steps[0] * width, origin + i * steps[1] * width) for i in range(count)), None
+
+
+def _signal_of(given: dict[str, Any]) -> Callable[[], Any]:
+    """Return a function that sends the signal of a put_signal."""
+    at, value = address_on(simulator.address_of_element(given["sig"], given["idx"]), given["pe"]), int(given["value"])
+    if given["op"] == SignalOp.SET:
+        return lambda: mem.store_release(at, value, 8)
+    return lambda: mem.atomic_add(at, value, 8)

@@ -15,6 +15,7 @@ from pgas.check.clocks import OF_BLOCK, OF_WARP, Epoch
 from pgas.check.memory import GOT, REMOTE, SOURCE, WRITE, MemoryAccess
 from pgas.check.state import Knowledge
 from pgas.kernels.codes import SIGNS
+from pgas.sim.scheduler import WARP_SIZE
 
 if TYPE_CHECKING:
     from pgas.check.words import WordUpdate
@@ -273,8 +274,9 @@ class Mistakes:
         """Return what is missing if an operation was issued before the other access, but need not have arrived."""
         e, arrived = a.epoch, state.arrived.get(a.pe)
         if e.thread & (OF_WARP | OF_BLOCK) and arrived is not None:
-            if any(e.block <= t < e.block + e.count and tick >= e.tick for t, tick in arrived.threads.items()):
-                missing = "syncwarp" if e.thread & OF_WARP else "syncthreads"
+            if quiet := [t for t, tick in arrived.threads.items() if e.block <= t < e.block + e.count and tick >= e.tick]:
+                warp = e.thread & ~OF_WARP
+                missing = "syncwarp" if e.thread & OF_WARP and all(warp <= t < warp + WARP_SIZE for t in quiet) else "syncthreads"
                 return missing, f"quiet covers the parts of other threads only after {missing} between the operation and quiet"
         later = (u for u in self._sent.get(a.epoch.thread, ()) if u.access.epoch.tick >= a.epoch.tick and u.addr in self._awaited)
         carrier = next((u for u in later if u.access is not a and _known(u, state)), None)
