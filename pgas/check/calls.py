@@ -95,19 +95,24 @@ def _get(*, nbi: bool) -> Callable[[WatchedCall], None]:
     return begin
 
 
+def strided(given: dict[str, Any]) -> tuple[int, int, tuple[int, int]]:
+    """Return what iput or iget copies: bytes of an element, elements, and their distances in dest and source in bytes."""
+    arrays = ndarray_of(given["dest"]), ndarray_of(given["source"])
+    steps = int(given["dst_stride"]), int(given["src_stride"])
+    held = min(-(-array.size // step) for array, step in zip(arrays, steps, strict=True))
+    width = arrays[0].dtype.itemsize
+    return width, held if given["nelems"] is None else int(given["nelems"]), (steps[0] * width, steps[1] * width)
+
+
 def _strided(code: int) -> Callable[[WatchedCall], None]:
     def begin(call: WatchedCall) -> None:
         given = call.given
-        dest, source = given["dest"], given["source"]
-        width = ndarray_of(dest).dtype.itemsize
-        steps = int(given["dst_stride"]), int(given["src_stride"])
-        held = min(-(-ndarray_of(array).size // step) for array, step in zip((dest, source), steps, strict=True))
-        count = held if given["nelems"] is None else int(given["nelems"])
-        to, origin = call.address(dest), call.address(source)
+        width, count, steps = strided(given)
+        to, origin = call.address(given["dest"]), call.address(given["source"])
         pe = int(given["pe"])
         to, origin = (address_on(to, pe), origin) if code == log.PUT else (to, address_on(origin, pe))
         more = (False, False, 0) if code == log.PUT else (False, 0)
-        call.tell(code, pe, to, origin, width, count, steps[0] * width, steps[1] * width, *more)
+        call.tell(code, pe, to, origin, width, count, *steps, *more)
 
     return begin
 

@@ -1,6 +1,5 @@
 """Happens-before of a job, computed from the logs of its PEs by the rules of docs/memory-model.md, and the accesses that it leaves open."""
 
-import gc
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -8,6 +7,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
+from pgas.base import collector
 from pgas.base.errors import PgasError
 from pgas.check import collectives, log, memory, words
 from pgas.check.clocks import OF_BLOCK, OF_WARP, PE_SHIFT, Clock, Epoch
@@ -34,7 +34,8 @@ _MOST_SPLIT, _MOST_STATES = 4096, 4096
 #: Mask of a thread's number on its PE.
 _NUMBER = (1 << PE_SHIFT) - 1
 
-_COMPLETING, _PLAIN_BARRIERS = ("barrier_all", "barrier"), ("sync_all", "team_sync")
+_COMPLETING = ("barrier_all", "barrier")
+_BARRIERS = (*_COMPLETING, "sync_all", "team_sync")
 
 
 @dataclass(eq=False)
@@ -188,18 +189,14 @@ class Order:
 
     def follow(self, parts: Iterable[tuple[int, list[log.Event]]]) -> None:
         """Take the events of a job in an order in which releases precede what they released: of a PE, and some that follow each other."""
-        handlers, collects = self._handlers, gc.isenabled()
-        gc.disable()  # It would visit all of the growing shadow memory again and again: 40% of the time.
-        try:
+        handlers = self._handlers
+        with collector.paused():  # Otherwise it takes 40% of the time.
             for pe, events in parts:
                 for event in events:
                     if event[0] == log.LOAD:
                         self._load(pe, event)
                     else:
                         handlers[event[0]](pe, *event[1:])
-        finally:
-            if collects:
-                gc.enable()
         for (pe, _), wait in self._waits.items():
             self._never(pe, *wait)
 
@@ -640,7 +637,7 @@ class Order:
             thread.passed(),
         )
         self._ticks(thread)
-        if what[0] in (*_COMPLETING, *_PLAIN_BARRIERS):
+        if what[0] in _BARRIERS:
             return
         if meeting.root in (None, pe):
             access = MemoryAccess(READ, came.epoch, site, f"is read by {what[0]}", call=call)
@@ -693,8 +690,7 @@ class Order:
         told = Knowledge()
         members = meeting.members[: meeting.members.index(pe) + 1] if meeting.what[0] in collectives.SCANS else meeting.members
         name = meeting.what[0]
-        barrier = name in (*_COMPLETING, *_PLAIN_BARRIERS)
-        empty = not barrier and collectives.is_empty(name, meeting.came[pe].operands, len(meeting.members))
+        empty = name not in _BARRIERS and collectives.is_empty(name, meeting.came[pe].operands, len(meeting.members))
         for member, came in () if empty else meeting.came.items():
             if member in members and (meeting.root in (None, member) or member == pe):
                 told = told | came.told | Knowledge(updates={(group, meeting.members, member, pe): meeting.number})  # type: ignore[dict-item]

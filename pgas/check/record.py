@@ -117,10 +117,8 @@ class Recorder:
     def accessed(self, kind: int, addr: int, nbytes: int, frame: FrameType, *, shared: bool) -> None:
         thread = watch.thread()
         before = (mem.load(addr, nbytes) if nbytes in (4, 8) else None,) if kind == watch.ATOMIC else ()
-        site = self._sites.get((id(frame.f_code), frame.f_lasti)) or self.site(frame)
-        if shared or addr not in self._window:
-            addr = self.tagged(addr, thread if shared else None)
-        self.log.append((log.LOAD + kind, self.number(thread), addr, nbytes, site, *before))
+        addr = self.tagged(addr, thread if shared else None)
+        self.log.append((log.LOAD + kind, self.number(thread), addr, nbytes, self.site(frame), *before))
 
     def fenced(self, scope: str) -> None:
         self.log.add(log.FENCE, self.number(watch.thread()), scope)
@@ -139,14 +137,11 @@ class Recorder:
 
     def call(self, name: str, names: tuple[str, ...], values: list[Any], body: Callable[..., Any]) -> Any:
         """Perform an operation that a kernel calls, and note it."""
-        plain = name.removesuffix("_warp").removesuffix("_block")
-        if self.nbi and plain in ("put", "get", "put_signal"):  # A host's non-blocking call has a kernel that blocks.
-            name, plain = name.replace(plain, f"{plain}_nbi"), f"{plain}_nbi"
+        plain, width = self.scope(name)
         kind = CALLS.get(plain)
         if kind is None:
             return body(*values)
         thread = watch.thread()
-        width = 0 if name == plain else WARP_SIZE if name.endswith("_warp") else self._threads_of_block
         leads = not width or thread.linear % width == 0
         made = WatchedCall(self, plain, dict(zip(names, values, strict=True)), self.number(thread), self.site(sys._getframe(2)), width)
         if not width:
@@ -169,6 +164,14 @@ class Recorder:
             self._returned[thread.block, thread.linear // width] = True
             kind.end(made, result)
         return result
+
+    def scope(self, name: str) -> tuple[str, int]:
+        """Return an operation's name without scope, and the number of threads that call it together, 0 for one thread."""
+        plain = name.removesuffix("_warp").removesuffix("_block")
+        width = 0 if name == plain else WARP_SIZE if name.endswith("_warp") else self._threads_of_block
+        if self.nbi and plain in ("put", "get", "put_signal"):  # A host's non-blocking call has a kernel that blocks.
+            plain += "_nbi"
+        return plain, width
 
     # The host
 

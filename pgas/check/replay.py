@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from pgas.check import log, record
-from pgas.check.calls import address_on
+from pgas.check.calls import address_on, strided
 from pgas.check.memory import FROM, GOT, READ, REMOTE, SOURCE, WRITE, MemoryAccess
 from pgas.check.report import Mistake, SourceLine
 from pgas.job import runtime
@@ -35,7 +35,7 @@ from pgas.kernels.codes import SignalOp
 from pgas.kernels.compiler import simulator
 from pgas.sim import engine, mem, watch
 from pgas.sim.arrays import KernelArray, SharedArray, ndarray_of
-from pgas.sim.scheduler import WARP_SIZE, SimThread
+from pgas.sim.scheduler import SimThread
 
 #: Maximum time that accesses wait for the other one, in seconds: all of a process, and one in the middle of a kernel.
 _PATIENCE_S, _BRIEFLY_S = 5.0, 0.3
@@ -204,7 +204,6 @@ class _Replayer(record.Recorder):
         self._values: list[Value] = []
         self._late: list[_Kept] = []  #: what is kept
         self._has_waited, self._patience_s = False, _PATIENCE_S
-        self._keeping: set[SimThread] = set()  #: threads in a non-blocking call that is kept
         self._changing = threading.RLock()
         self._looks = False
         #: The mark of the access that what is kept waits for.
@@ -223,7 +222,7 @@ class _Replayer(record.Recorder):
     def threads_synced(self, block: Any, threads: Any, *, whole: bool) -> None:
         here = set(threads)
         for kept in self._late:
-            kept.met = kept.met or (kept.thread in here and kept.thread not in self._keeping)
+            kept.met = kept.met or (kept.thread in here and kept.thread not in self._in_nbi)
         self._make([kept for kept in self._late if kept.store and kept.thread in here])  # Others of the block see it.
         super().threads_synced(block, threads, whole=whole)
 
@@ -267,10 +266,10 @@ class _Replayer(record.Recorder):
         return storing
 
     def call(self, name: str, names: tuple[str, ...], values: list[Any], body: Callable[..., Any]) -> Any:
-        site, plain = self.site(sys._getframe(2)), name.removesuffix("_warp").removesuffix("_block")
+        site, (plain, width) = self.site(sys._getframe(2)), self.scope(name)
         given = dict(zip(names, values, strict=True))
         reads, writes = self._is(self._plan.read, site), self._is(self._plan.write, site)
-        thread, width = watch.thread(), 0 if name == plain else WARP_SIZE if name.endswith("_warp") else self._threads_of_block
+        thread = watch.thread()
         leads = not width or thread.linear % width == 0
         self._order(plain, given)
         if reads and self._plan.kept != "source":
@@ -297,7 +296,7 @@ class _Replayer(record.Recorder):
         def keep() -> None:
             """Keep it, in the barrier at the beginning of the call of a warp or block."""
             nbytes, pairs, data = _copies(plain, given)
-            if data is None and ("nbi" not in plain or self.nbi):  # A kernel of a host's non-blocking call has a source that is not reused.
+            if data is None and "nbi" not in plain:
                 data = tuple(ctypes.string_at(source, nbytes) for _, source in pairs)
             itemsize = ndarray_of(given["dest"]).itemsize
             signal = _signal_of(given) if "signal" in plain else None
@@ -311,12 +310,12 @@ class _Replayer(record.Recorder):
         if plain == "p" or "signal" in plain:
             return None
         nothing = {name: given[name][:0] for name in ("dest", "source")} | ({} if given.get("nelems") is None else {"nelems": 0})
-        if "nbi" in plain:
-            self._keeping.add(thread)
+        if width and "nbi" in plain:
+            self._in_nbi[thread] = False
         try:
             return body(*(given | nothing).values())
         finally:
-            self._keeping.discard(thread)
+            self._in_nbi.pop(thread, None)
 
     def _keep(self, kept: _Kept) -> None:
         self._late.append(kept)
@@ -329,7 +328,8 @@ class _Replayer(record.Recorder):
         until = time.monotonic() + _PATIENCE_S
         while not self._has_waited:
             time.sleep(_LOOK_S)
-            if time.monotonic() > until or (self._late and self._marks(self._awaited) > self._late[0].made):
+            late = self._late[:1]  # The kernel's thread may remove it meanwhile.
+            if time.monotonic() > until or any(self._marks(self._awaited) > kept.made for kept in late):
                 self._has_waited = True
         self._make(list(self._late))
 
@@ -432,10 +432,8 @@ def _copies(plain: str, given: dict[str, Any]) -> tuple[int, tuple[tuple[int, in
     nelems, source = given.get("nelems"), ndarray_of(given["source"])
     if not plain.startswith("i"):
         return (source.size if nelems is None else int(nelems)) * view.itemsize, ((to, origin),), None
-    steps = int(given["dst_stride"]), int(given["src_stride"])
-    held = min(-(-array.size // step) for array, step in zip((view, source), steps, strict=True))
-    count, width = held if nelems is None else int(nelems), view.itemsize
-    return width, tuple((to + i * steps[0] * width, origin + i * steps[1] * width) for i in range(count)), None
+    width, count, steps = strided(given)
+    return width, tuple((to + i * steps[0], origin + i * steps[1]) for i in range(count)), None
 
 
 def _signal_of(given: dict[str, Any]) -> Callable[[], Any]:
