@@ -398,6 +398,11 @@ else:
         def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
             """Copy from an array of the same shape and dtype, on the host or a GPU."""
             mine, theirs = _bits(self, ary)
+            if theirs.size == 0:  # Numba returns before its checks
+                if mine.dtype != theirs.dtype:
+                    raise TypeError(f"incompatible dtype: {mine.dtype} vs. {theirs.dtype}")
+                if [size for size in mine.shape if size != 1] != [size for size in theirs.shape if size != 1]:
+                    raise ValueError(f"incompatible shape: {mine.shape} vs. {theirs.shape}")
             _DeviceArray.copy_to_device(mine, theirs, stream)
 
         def copy_to_host(self, ary: Any = None, stream: Any = 0) -> np.ndarray:
