@@ -153,6 +153,7 @@ slow: $(VENV)/dev
 	NUMBA_ENABLE_CUDASIM=0 $(PYTEST) $(SASS) -n 2 --dist loadfile -m "slow and sass"
 	TEST_LAUNCHER=run $(PYTEST) -n 4 $(addprefix tests/job/test_,faults.py faults_nic.py broken_job.py hang_report.py)
 	PGAS_ENGINE=cuda $(PYTEST) $(addprefix tests/softhca/test_softhca_,wqes.py errors.py atomics.py states.py rig.py) -n 2 -m "not sass"
+	PGAS_ENGINE=dma $(PYTEST) $(addprefix tests/softhca/test_softhca_,wqes.py errors.py atomics.py) -n 2 -m "not sass"
 
 ## conformance: the suite over every transport in the simulator, and what it has shown; CONFORMANCE_LIBRARY names another library than pgas
 conformance: $(VENV)/dev

@@ -416,16 +416,18 @@ VARIABLES: dict[str, Variable] = {
         Variable("PGAS_NIC_ORDERING", _choice("auto", "owner", "none"), "auto",
             "owner: a GPU observes NIC writes to its memory in order; none: it does not, so waits, get, g, fetching atomics, and quiet end "
             "with a DUMP (ibrc: a READ); auto: use what CUDA reports for the GPU", "choice"),
-        Variable("PGAS_ENGINE", _choice("auto", "cpu", "cuda"), "auto",
-            "software NIC: whether a CPU thread or a kernel executes WQEs", "choice"),
+        Variable("PGAS_ENGINE", _choice("auto", "cpu", "cuda", "dma"), "auto",
+            "software NIC: what executes WQEs: a CPU thread (cpu), a kernel (cuda), or a CPU thread whose kernel reads and writes GPU "
+            "memory, as WQEs between nodes require (dma); auto: cpu in the simulator; on GPUs, dma if there are several nodes, otherwise "
+            "cuda", "choice"),
         Variable("PGAS_SOFTHCA_DEVICE", _ordinal, "",
-            "software NIC: GPU that its cuda engine runs on; if empty, a GPU that no PE uses, otherwise PE 0's", "integer"),
+            "software NIC: GPU that its kernel runs on; if empty, a GPU that no PE uses, otherwise PE 0's", "integer"),
         Variable("PGAS_SOFTHCA_NET", str, "",
             "software NIC: IP address or network interface of its port, by which it reaches other nodes; if empty, the address that "
             "reaches the store if there are several nodes, otherwise no port", "name"),
         Variable("PGAS_SOFTHCA_SMS", _integer(0, 1024), "0",
-            "software NIC: number of SMs for its cuda engine; 0: all, or a quarter of them if PEs use the same GPU or under "
-            "MPS", "integer"),
+            "software NIC: number of SMs for its cuda engine (the dma engine needs one); 0: all, or a quarter of them if PEs use the "
+            "same GPU or under MPS", "integer"),
         Variable("PGAS_SECRET", _secret, "",
             "key from which the secrets of torchrun, srun, and multi-node pgas.run jobs are derived: at least 16 characters, the same on "
             "all nodes; if empty, a key file owned by this user is used", "text"),

@@ -86,17 +86,17 @@ _KINDS = (
         "GPU without one"),
     Remedy("argument",
         (r"pgas\.\w+|nvshmem\.core", r"\bmust (be|have|hold|not)\b", r"^PE \d+, block", r"does not exist", r"elements (wanted|are)",
-         r"range of|can hold|^doctor \S+: one of"),
+         r"^incompatible (shape|dtype)", r"range of|can hold|^doctor \S+: one of"),
         "a call has an argument that the function does not accept; the message names the argument, its value and what is allowed",
         "help(pgas.NAME) or docs/api/README.md for the function; docs/refusals.md has a table of what device operations accept. "
         "PGAS_DEBUG=check makes kernels on GPUs check their operands, as the simulator does"),
     Remedy("wire",
         (r"UDP port 4791", r"PGAS_SOFTHCA_NET", r"RoCE v2 over UDP", r"software NIC.* (has no wire|needs an MTU|connects only PEs on one)"),
-        "the software NIC cannot reach those of other machines: it needs an address of this machine, UDP port 4791 there, and the cpu "
+        "the software NIC cannot reach those of other machines: it needs an address of this machine, UDP port 4791 there, and a cpu or dma "
         "engine",
         "set PGAS_SOFTHCA_NET to an address or interface of this machine that the others reach; open UDP port 4791 "
-        "between them; python -m pgas hca shows what its port has sent and dropped; docs/rdma.md describes the wire. On GPUs, use RDMA "
-        "devices"),
+        "between them; python -m pgas hca shows what its port has sent and dropped; docs/rdma.md describes the wire. On GPUs, unset "
+        "PGAS_ENGINE, or set it to dma"),
     Remedy("software NIC",
         (r"software NIC|softhca", r"\bUAR\b", r"CQE syndrome|unknown fault|(delay|late) must|late: |on a GPU, the software NIC does",
          r"not a message of"),

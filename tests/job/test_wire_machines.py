@@ -8,7 +8,7 @@ from two_machines import run
 
 from pgas.base.backend import SIMULATOR
 
-pytestmark = pytest.mark.skipif(not SIMULATOR, reason="the wire is part of the cpu engine")
+pytestmark = pytest.mark.skipif(not SIMULATOR, reason="its jobs run in the simulator")
 
 PROGRAM = """
 import numpy as np
@@ -84,6 +84,15 @@ def test_a_program(tmp_path, transport, n, link):
     assert "over the software NICs of the nodes, with RoCE v2 over UDP between them (cpu engine)" in ended.outputs[0]
     assert ended.bridge["packets"] > 100
     assert [name for name in counted if not ended.bridge[name]] == []
+
+
+def test_a_program_by_dma(tmp_path):
+    """A kernel reads and writes the PEs' memory for the software NIC, like that of GPUs."""
+    (tmp_path / "program.py").write_text(PROGRAM.replace("ROUNDS", "2"))
+    ended = run(tmp_path, "program.py", PGAS_TRANSPORT="p2p,ibgda", PGAS_ENGINE="dma", PGAS_DEBUG="info")
+    assert ended.statuses == [0, 0], ended
+    assert "with RoCE v2 over UDP between them (dma engine)" in ended.outputs[0]
+    assert ended.bridge["packets"] > 100
 
 
 @slow

@@ -14,12 +14,18 @@ from typing import Any
 from numba import types
 
 from pgas import native
+from pgas.base import config
+from pgas.base.backend import SIMULATOR
 from pgas.kernels import compiler
 from pgas.native import cpu
 from pgas.transports import mlx5
 
+#: Whether kernels run on a GPU, and whether the engine of the software NIC does: not in the simulator, nor if its kernel only copies data.
+KERNELS_ON_GPU = not SIMULATOR
+ON_GPU = KERNELS_ON_GPU and config.read("PGAS_ENGINE") != "dma"
+
 #: Marks a function of the engine, which is compiled for the CPU or the GPU that runs the engine.
-device = compiler.backend.integer_device
+device = compiler.backend.integer_device if ON_GPU else cpu.on_host
 
 
 @functools.cache

@@ -268,9 +268,14 @@ def record(prefix: str, constants: Mapping[str, Any], nbytes: int = 0) -> np.dty
 
 QP, RQ, CQ, MKEY, CONTROL = (record(prefix, globals()) for prefix in ("QP_", "RQ_", "CQ_", "MKEY_", "CTL_"))
 
-#: Fields of the cpu engine alone, after those that the cuda engine copies: address of a QP's connection (0: the peer is on this card), and
-#: address of the port's record (wire/records.py). The firmware writes them.
+#: Fields of an engine on a CPU alone, after those that the cuda engine copies; the firmware writes them. Addresses of a QP's connection (0:
+#: the peer is on this card), and of its send queue in the PE's memory if QP_SQ is a copy (engine/dma.py); of the port's record
+#: (wire/records.py), and of the ring of DMA commands.
 QP_WIRE, CTL_WIRE = 8 * len(QP.names or ()), 8 * len(CONTROL.names or ())
+QP_RING, CTL_DMA = QP_WIRE + 8, CTL_WIRE + 8
+
+#: Time in ns after which a kernel ends if the server's beat does not change.
+BEAT_NS = 20_000_000_000
 
 SWEEP = np.dtype({"names": ["sweep"], "formats": ["<i8"], "offsets": [0], "itemsize": 64})
 SWEEP_ROW = SWEEP.itemsize
@@ -298,10 +303,18 @@ class Tables:
         workers: number of workers of the engine.
         mirror: image of the tables for the engine. Default: the engine works on the tables.
         receives: whether the engine serves receive queues.
+        page_locked: function that returns zeroed bytes that a GPU can access, of an engine that reaches the PEs' memory by DMA.
+        ring: address of the ring of DMA commands.
     """
 
-    def __init__(self, workers: int = 1, mirror: Mirror | None = None, *, receives: bool = False) -> None:
-        self.workers, self._mirror = workers, mirror
+    def __init__(
+        self, workers: int = 1, mirror: Mirror | None = None, *, receives: bool = False, page_locked: Callable[[int], Any] | None = None,
+        ring: int = 0,
+    ) -> None:  # fmt: skip
+        self.workers, self._mirror, self.ring = workers, mirror, ring
+        #: Function that returns zeroed bytes, page-locked for DMA.
+        self.page_locked = page_locked or (lambda nbytes: zeroed(nbytes, np.dtype(np.uint8)))
+        self._queues: dict[int, Any] = {}
         #: Whether the engine serves receive queues.
         self.receives = receives
         self.qps = zeroed(1 << layout.LOG_MAX_QP, QP)
@@ -326,6 +339,7 @@ class Tables:
         control["mkeys"], control["cqs"] = self.address_of(self.mkeys), self.address_of(self.cqs) if receives else 0
         control["work"], control["trace"], control["sweeps"] = work, self.address_of(self.trace), self.address_of(self.sweeps)
         control["late_data"] = self.address_of(self._late)
+        atomics.store_release_u64(int(self.control.ctypes.data) + CTL_DMA, ring)
         for table in (self.qps, self.cqs, self._work, self._late, self.control):
             self._publish(table, 0, table.nbytes)
         #: Function called during a grace period, which raises if the engine has ended.
@@ -372,6 +386,14 @@ class Tables:
         """Set the state of a QP; its row is complete for that state."""
         atomics.store_release_u64(int(self.qps.ctypes.data) + row * QP_ROW + QP_STATE, state)
         self._publish(self.qps, row * QP_ROW + QP_STATE, 8)
+
+    def place_queue(self, row: int, address: int, nbytes: int) -> int:
+        """Return where the engine reads the send queue at an address of a PE: there, or in a copy that it fetches by DMA."""
+        if not self.ring:
+            return address
+        atomics.store_release_u64(int(self.qps.ctypes.data) + row * QP_ROW + QP_RING, address)
+        self._queues[row] = zeroed(nbytes, np.dtype(np.uint8))
+        return int(self._queues[row].ctypes.data)
 
     def set_wire(self, row: int, connection: int) -> None:
         """Set the address of a QP's connection while the engine does not use the QP; 0 for none."""

@@ -68,7 +68,7 @@ class SoftwareCard:
         from pgas.transports.softhca.process import client
 
         requested, gpu = self._requested, self._gpu
-        engine = topology.choose_engine(requested["PGAS_ENGINE"], gpu is not None)
+        engine = topology.choose_engine(requested["PGAS_ENGINE"], gpu is not None, bool(self._net))
         faults = requested["PGAS_SOFTHCA_FAULTS"]
         if requested["PGAS_SIM_WEAK"] is not None and not faults:
             # A pass of the cpu engine takes less than a microsecond, a pass of the cuda engine in the simulator more than a thousand.
@@ -88,7 +88,8 @@ class SoftwareCard:
             from pgas.job.paths.gpu import place_engine, uuid
 
             gpus = {pe.gpu for pe in self._pes}
-            device, sms, percent = place_engine(gpu, gpus, requested["PGAS_SOFTHCA_DEVICE"], requested["PGAS_SOFTHCA_SMS"])
+            needed = 1 if engine == "dma" else requested["PGAS_SOFTHCA_SMS"]
+            device, sms, percent = place_engine(gpu, gpus, requested["PGAS_SOFTHCA_DEVICE"], needed)
             if (slow := topology.slow_engine(self._pes, uuid(device))) is not None:
                 self._warn(slow)
             options |= {"device": device, "sms": sms, "percent": percent}

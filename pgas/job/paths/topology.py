@@ -116,20 +116,24 @@ def slow_engine(pes: Sequence[PE], gpu: str) -> str | None:
     return None
 
 
-def choose_engine(requested: str, on_gpus: bool) -> str:
+def choose_engine(requested: str, on_gpus: bool, wired: bool) -> str:
     """Return the engine of the software NIC.
 
     Args:
+        requested: value of PGAS_ENGINE.
         on_gpus: whether heaps are in GPU memory.
+        wired: whether the software NIC has a port.
 
     Raises:
         TransportError: if the requested engine cannot access the heaps.
     """
     if requested == "cpu" and on_gpus:
         raise TransportError(
-            "PGAS_ENGINE=cpu: the CPU cannot reach heaps in GPU memory; use cuda, or the simulator (NUMBA_ENABLE_CUDASIM=1)"
+            "PGAS_ENGINE=cpu: the CPU cannot reach heaps in GPU memory; use cuda or dma, or the simulator (NUMBA_ENABLE_CUDASIM=1)"
         )
-    return {"auto": "cuda" if on_gpus else "cpu"}.get(requested, requested)
+    if requested != "auto":
+        return requested
+    return ("dma" if wired else "cuda") if on_gpus else "cpu"
 
 
 def numbers_for_tests(per_node: Sequence[int], n_pes: int) -> list[int]:
@@ -270,7 +274,10 @@ def _over(name: str, neighbors: Neighbors, pes: Sequence[PE], engine: str) -> st
     """
     if real := [pe for pe in pes if pe.nic != SOFTHCA]:
         return _over_devices(pes, real)
-    why, by = f": {pes[0].nic_reason}" if pes[0].nic_reason else "", choose_engine(engine, pes[0].gpu is not None)
+    why, by = (
+        f": {pes[0].nic_reason}" if pes[0].nic_reason else "",
+        choose_engine(engine, pes[0].gpu is not None, not neighbors.one_machine),
+    )
     if neighbors.one_machine:
         return f"over the software NIC ({by} engine){why}"
     if not has_wire(engine, pes[0]):
@@ -280,8 +287,8 @@ def _over(name: str, neighbors: Neighbors, pes: Sequence[PE], engine: str) -> st
 
 
 def has_wire(engine: str, pe: PE) -> bool:
-    """Whether the software NIC of a PE's node can reach other nodes, which only the cpu engine can."""
-    return choose_engine(engine, pe.gpu is not None) == "cpu"
+    """Whether the software NIC of a PE's node can reach other nodes, which the cuda engine cannot."""
+    return choose_engine(engine, pe.gpu is not None, wired=True) != "cuda"
 
 
 def _over_devices(pes: Sequence[PE], real: Sequence[PE]) -> str:

@@ -8,7 +8,7 @@ from pgas.transports.softhca.engine import ops, states
 from pgas.transports.softhca.engine.completer import count_cqes
 from pgas.transports.softhca.engine.ops import fetch, fetched, for_kernel, load_u8
 from pgas.transports.softhca.engine.pipeline import check, process
-from pgas.transports.softhca.engine.requester import announced, begin, doorbell_qpn, rung
+from pgas.transports.softhca.engine.requester import ahead_by, begin, rung
 from pgas.transports.softhca.engine.states import count, state_of
 from pgas.transports.softhca.engine.trace import note_fetched
 
@@ -20,9 +20,6 @@ __all__ = [
 #: Maximum number of data segments of a WQE in a thread's own work record.
 SEGMENTS = 4
 RECORD_WORDS = t.WORK_PAIRS // 8 + 2 * SEGMENTS
-
-#: Time in ns after which the kernel ends if the server's beat does not change.
-BEAT_NS = 20_000_000_000
 
 #: Classes of WQEBBs in a batch. WRITES, READS, ATOMICS: the CTA executes these WQEs. OTHER: one thread does: errors and fences. TORN: one
 #: thread takes the WQE from the ring, because it has more segments than a thread's record, or WQEBBs without a doorbell. NO_WQE: the middle
@@ -37,14 +34,7 @@ STOPPED, ONE_BY_ONE = -1, -2
 
 
 load, load_be32, load_shared = map(for_kernel, (ops.load, ops.load_be32, ops.load_shared))
-store, add, add_relaxed = map(for_kernel, (ops.store, ops.add, ops.add_relaxed))
-
-
-@device
-def fence() -> int:
-    """Order all earlier accesses before all later ones, for every observer."""
-    ops.fence()
-    return 0
+store, add, add_relaxed, fence = map(for_kernel, (ops.store, ops.add, ops.add_relaxed, ops.fence))
 
 
 @device
@@ -58,7 +48,7 @@ def begin_pass(hca: int, worker: int, beat: int, now: int) -> int:
     if load(hca + t.CTL_BEAT) != load(beat):
         store(beat, load(hca + t.CTL_BEAT))
         store(beat + 8, now)
-    if now - load(beat + 8) > BEAT_NS:
+    if now - load(beat + 8) > t.BEAT_NS:
         return STOPPED
     if load(hca + t.CTL_PAUSED) != 0 or (load(hca + t.CTL_SERIAL) != 0 and worker != 0):
         return 0
@@ -91,10 +81,7 @@ def pending(qp: int) -> int:
 @device
 def expected(qp: int, word: int) -> int:
     """Return the number of WQEBBs that will be pending when a doorbell has been credited; its record may have more."""
-    by_ring = (announced(word) - load(qp + t.QP_PRODUCER)) & w.WQE_IDX_MASK
-    if word == 0 or doorbell_qpn(word) != load(qp + t.QP_QPN) or by_ring > load(qp + t.QP_MASK) + 1:
-        by_ring = 0
-    return pending(qp) + by_ring
+    return pending(qp) + ahead_by(qp, word)
 
 
 @device

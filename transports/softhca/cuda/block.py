@@ -210,7 +210,7 @@ def visit(cta: Any, hca: Any, visited: Any, work: Any, entries: Any) -> None:
         cuda.syncthreads()
         if RECEIVES:  # then a QP may have several registers, or share one
             if cta.me == 0:
-                take_doorbell(cta.pair)
+                take_doorbell(hca, cta.pair)
             cuda.syncthreads()
         stale, n = False, stage(cta, cta.words[runs.WORD])
         rung, first = cta.words[runs.RUNG], load(cta.pair + t.QP_CONSUMER)

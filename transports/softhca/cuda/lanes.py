@@ -3,8 +3,7 @@
 from typing import Any
 
 from pgas.kernels.compiler import constant, device, i64, ptx, u32, u64
-from pgas.transports.softhca.engine import ops
-from pgas.transports.softhca.engine.ops import copy_few, for_kernel
+from pgas.transports.softhca.engine.ops import copier, kernel_ops
 
 #: An address above all others.
 NEVER = 1 << 62
@@ -13,7 +12,8 @@ FULL = u32(0xFFFF_FFFF)
 _0, _1, _31, _32, _NEVER = (constant(c) for c in (0, 1, 31, 32, NEVER))
 _STEPS = (1, 2, 4, 8, 16)
 
-load_any, store_data = for_kernel(ops.load_any), for_kernel(ops.store_data)
+load_any, store_data = map(kernel_ops.for_kernel, (kernel_ops.load_any, kernel_ops.store_data))
+copy_few = copier(kernel_ops)
 _copy_16 = ptx.copy_run_16
 
 

@@ -7,7 +7,7 @@ from pgas.transports.mlx5.cqe import CqeOpcode, Syndrome
 from pgas.transports.mlx5.doorbell import CQ_CONSUMER_INDEX_MASK
 from pgas.transports.mlx5.wqe import Ce, Opcode
 from pgas.transports.softhca import tables as t
-from pgas.transports.softhca.engine import ops
+from pgas.transports.softhca.engine import dma, ops
 from pgas.transports.softhca.engine.ops import RECEIVES, add, load, load_be32, store, store_data, store_release, swap32, swap64
 from pgas.transports.softhca.engine.states import DONE, ERROR, count, random, state_of
 from pgas.transports.softhca.engine.trace import seen
@@ -170,11 +170,12 @@ def put_cqe(hca: int, qp: int, cq: int, index: int, opcode: int, nbytes: int, im
     """
     produced = load(cq + t.CQ_PRODUCER) - 1
     log_size = load(cq + t.CQ_LOG_SIZE)
-    entry = load(cq + t.CQ_ADDRESS)
+    dest = load(cq + t.CQ_ADDRESS)
     owner = 0
     if load(cq + t.CQ_COLLAPSED) == 0:
-        entry += (produced & ((1 << log_size) - 1)) * cqe.CQE_SIZE
+        dest += (produced & ((1 << log_size) - 1)) * cqe.CQE_SIZE
         owner = (produced >> log_size) & 1
+    entry = dma.begin_cqe(hca) if dma.by_dma(hca) != 0 else dest
     qpn = load(qp + t.QP_QPN)
     for offset in range(0, SYNDROMES, 8):
         if offset != SRQN_UIDX & ~7 and offset != BYTE_CNT & ~7:
@@ -188,4 +189,4 @@ def put_cqe(hca: int, qp: int, cq: int, index: int, opcode: int, nbytes: int, im
     store_data(entry + cqe.CQE_TAIL, swap64(tail | (cqe_opcode << cqe.OP_OWN_OPCODE_SHIFT) | owner))
     if load(hca + t.CTL_TRACE_KINDS) != 0:
         seen(hca, qp, t.TRACE_CQE, index, entry, cqe.CQE_SIZE)
-    return 0
+    return dma.write_cqe(hca, dest, entry) if dma.by_dma(hca) != 0 else 0

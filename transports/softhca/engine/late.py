@@ -17,7 +17,7 @@ from pgas.transports.hostloop.compiled import device
 from pgas.transports.mlx5 import wqe as w
 from pgas.transports.mlx5.wqe import Fm
 from pgas.transports.softhca import tables as t
-from pgas.transports.softhca.engine import states
+from pgas.transports.softhca.engine import dma, states
 from pgas.transports.softhca.engine.ops import DELAYS_DATA, copy, load, load_acquire, load_u8, store
 from pgas.transports.softhca.engine.states import random
 
@@ -101,8 +101,10 @@ def deliver_late(hca: int, pe: int, qpn: int, dest: int, source: int, nbytes: in
 
 
 @device
-def write(hca: int, pe: int, qpn: int, dest: int, source: int, nbytes: int) -> int:
-    """Write to a PE's memory, late if that fault is on. qpn: see deliver_late()."""
+def write(hca: int, pe: int, qpn: int, dest: int, source: int, nbytes: int, joins: int) -> int:
+    """Write to a PE's memory, late if that fault is on. qpn: see deliver_late(); joins: see dma.write()."""
+    if dma.by_dma(hca) != 0:
+        return dma.write(hca, dest, source, nbytes, joins)
     if load(hca + t.CTL_LATE) == 0:
         copy(dest, source, nbytes)
     else:

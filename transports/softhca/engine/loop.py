@@ -35,7 +35,7 @@ def visit(hca: int, qp: int, work: int) -> int:
     state = state_of(qp)
     if state != t.RTS and state != t.ERR:
         return 0
-    busy = take_doorbell(qp)
+    busy = take_doorbell(hca, qp)
     if RECEIVES and state == t.ERR:
         busy |= flush_receives(hca, qp)
     if load(qp + t.QP_CONSUMER) == load(qp + t.QP_PRODUCER) and load(qp + t.QP_HELD) == 0:

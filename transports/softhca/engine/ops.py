@@ -1,4 +1,4 @@
-"""The primitives of the engine: memory accesses of its states, on the CPU (ops_cpu.py) or in a kernel (ops_cuda.py).
+"""The primitives of the engine: memory accesses of its states, on a CPU (ops_cpu.py) or in a kernel (ops_cuda.py).
 
 Addresses and values are int64 throughout (because Numba makes uint64 + int64 a float64). Values narrower than 8 bytes are non-negative;
 8-byte values are the bits. Everything that another process reads or has written is accessed at system scope.
@@ -19,20 +19,23 @@ Addresses and values are int64 throughout (because Numba makes uint64 + int64 a 
 | ``idle`` | wait briefly, and longer after several calls without work |
 """
 
+import functools
 from typing import Any
 
-from pgas.base.backend import SIMULATOR
-from pgas.transports.hostloop.compiled import device
+from pgas.transports.hostloop.compiled import KERNELS_ON_GPU, ON_GPU, device
 
 _ops: Any
-if SIMULATOR:
+#: The primitives of kernels, which differ from the engine's if kernels run on a GPU and the engine on a CPU.
+kernel_ops: Any
+if KERNELS_ON_GPU:
+    from pgas.transports.softhca.engine import ops_cuda
+
+    _ops = kernel_ops = ops_cuda
+if not ON_GPU:
     from pgas.transports.softhca.engine import ops_cpu
 
     _ops = ops_cpu
-else:
-    from pgas.transports.softhca.engine import ops_cuda
-
-    _ops = ops_cuda
+    kernel_ops = kernel_ops if KERNELS_ON_GPU else ops_cpu
 
 load, load_u8, load_any, load_any_u16, load_any_u32 = _ops.load, _ops.load_u8, _ops.load_any, _ops.load_any_u16, _ops.load_any_u32
 load_shared, load_shared_u32 = _ops.load_shared, _ops.load_shared_u32
@@ -46,7 +49,7 @@ add_relaxed, compare_swap_relaxed = _ops.add_relaxed, _ops.compare_swap_relaxed
 compare_swap_relaxed_u32 = _ops.compare_swap_relaxed_u32
 swap32, swap64, clock, idle, YIELDS = _ops.swap32, _ops.swap64, _ops.clock, _ops.idle, _ops.YIELDS
 
-#: Whether this is the cpu engine. Only that engine serves receive queues and checks CQs for overrun, because the cuda engine's workers
+#: Whether this is not the cuda engine. Only then can it serve receive queues and check CQs for overrun, because the cuda engine's workers
 #: would race (tables). client.start() selects the engine.
 RECEIVES: bool = _ops.RECEIVES
 
@@ -84,25 +87,39 @@ def copy(dest: int, source: int, nbytes: int) -> int:
     return 0
 
 
-@device
-def copy_few(dest: int, source: int, nbytes: int) -> int:
-    """Copy, one word after another; dest must not begin in the source. Every aligned word of 8, 4, or 2 bytes of dest is stored whole."""
-    done = 0
-    while done < nbytes:
-        at, start, left = dest + done, source + done, nbytes - done
-        if at & 7 == 0 and left >= 8:
-            store_data(at, load_any(start))
-            done += 8
-        elif at & 3 == 0 and left >= 4:
-            store_data_u32(at, load_any_u32(start))
-            done += 4
-        elif at & 1 == 0 and left >= 2:
-            store_data_u16(at, load_any_u16(start))
-            done += 2
-        else:
-            store_data_u8(at, load_u8(start))
-            done += 1
-    return 0
+@functools.cache
+def copier(ops: Any) -> Any:
+    """Return copy_few() of some primitives."""
+    load_u8, load_any, load_any_u16, load_any_u32 = ops.load_u8, ops.load_any, ops.load_any_u16, ops.load_any_u32
+    store_u8, store_u16, store_u32, store = ops.store_data_u8, ops.store_data_u16, ops.store_data_u32, ops.store_data
+
+    @ops.device  # type: ignore[untyped-decorator]
+    def copy_few(dest: int, source: int, nbytes: int) -> int:
+        """Copy, one word after another; dest must not begin in the source.
+
+        Every aligned word of 8, 4, or 2 bytes of dest is stored whole.
+        """
+        done = 0
+        while done < nbytes:
+            at, start, left = dest + done, source + done, nbytes - done
+            if at & 7 == 0 and left >= 8:
+                store(at, load_any(start))
+                done += 8
+            elif at & 3 == 0 and left >= 4:
+                store_u32(at, load_any_u32(start))
+                done += 4
+            elif at & 1 == 0 and left >= 2:
+                store_u16(at, load_any_u16(start))
+                done += 2
+            else:
+                store_u8(at, load_u8(start))
+                done += 1
+        return 0
+
+    return copy_few
+
+
+copy_few = copier(_ops)
 
 
 @device

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from pgas.kernels.compiler import primitive
-from pgas.transports.hostloop.compiled import device
+from pgas.kernels.compiler import backend, primitive
+
+device = backend.integer_device  # also where the engine runs on a CPU, for the kernel that copies its data
 
 #: Number of calls of idle() that do not wait.
 YIELDS = 1000
@@ -13,6 +14,8 @@ RECEIVES = DELAYS_DATA = ORDERED_UPDATES = False
 THREADS = 256
 #: Number of registers per thread with which two CTAs of 256 threads fit on a multiprocessor.
 COMPILED = {"max_registers": 128}
+#: The same for the kernel of the dma engine, of which there is one CTA.
+DMA_THREADS, DMA_COMPILED = 1024, {"max_registers": 64}
 
 _SWAP32 = "{ .reg .u32 t; cvt.u32.u64 t, $1; prmt.b32 t, t, 0, 0x0123; cvt.u64.u32 $0, t; }"
 _SWAP64 = "{ .reg .u32 l, h; mov.b64 {l, h}, VALUE; prmt.b32 l, l, 0, 0x0123; prmt.b32 h, h, 0, 0x0123; mov.b64 $0, {h, l}; }"
@@ -131,6 +134,11 @@ def idle(turns: int) -> int:
 def for_kernel(primitive: Any) -> Any:
     """Return the primitive itself."""
     return primitive
+
+
+def of_kernel(function: Any) -> Any:
+    """Return a function of the engine, which calls no other one, for kernels, even if the engine runs on a CPU."""
+    return device(function.py_func)
 
 
 def compile_now(functions: Iterable[Any]) -> None:

@@ -8,6 +8,7 @@ from pgas.transports.mlx5.doorbell import UAR_BF_BUFFER_SIZE
 from pgas.transports.mlx5.wqe import Fm, Opcode, Opmod
 from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine import ops, states
+from pgas.transports.softhca.engine.dma import by_dma, fetch_wqes
 from pgas.transports.softhca.engine.ops import RECEIVES, load, load_be32, load_be64, load_published, load_shared, load_u8, store, swap32
 from pgas.transports.softhca.engine.states import count, fail
 from pgas.transports.softhca.engine.trace import seen
@@ -50,7 +51,7 @@ def recorded(qp: int) -> int:
 
 
 @device
-def take_doorbell(qp: int) -> int:
+def take_doorbell(hca: int, qp: int) -> int:
     """Take a doorbell and move the producer index; return whether there was one.
 
     The doorbell record alone has no effect: it is read when there is a doorbell, and the further index of the two is used.
@@ -62,7 +63,8 @@ def take_doorbell(qp: int) -> int:
         count(qp + t.QP_DOORBELLS, 1)
         record = recorded(qp)
         return advance(qp, record, record)
-    return credit(qp, collect(register, load(qp + t.QP_ON_HOST)), recorded(qp))
+    word = collect(register, load(qp + t.QP_ON_HOST))
+    return credit(qp, word, fetch_wqes(hca, qp, ahead_by(qp, word)) if by_dma(hca) != 0 else recorded(qp))
 
 
 @device
@@ -85,6 +87,13 @@ def credit(qp: int, word: int, record: int) -> int:
         count(qp + t.QP_FOREIGN_DOORBELLS, 1)
         return 1
     return advance(qp, announced(word), record)
+
+
+@device
+def ahead_by(qp: int, word: int) -> int:
+    """Return the number of WQEBBs that a doorbell announces, 0 if it is not a valid one of this QP."""
+    by_ring = (announced(word) - load(qp + t.QP_PRODUCER)) & w.WQE_IDX_MASK
+    return by_ring if doorbell_qpn(word) == load(qp + t.QP_QPN) and by_ring <= load(qp + t.QP_MASK) + 1 else 0
 
 
 @device

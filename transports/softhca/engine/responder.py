@@ -9,7 +9,7 @@ from pgas.transports.mlx5.contexts import Access
 from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.mlx5.wqe import Opcode
 from pgas.transports.softhca import tables as t
-from pgas.transports.softhca.engine import ops, states
+from pgas.transports.softhca.engine import dma, ops, states
 from pgas.transports.softhca.engine.late import deliver_late, fetch_late, place_all_of, place_touched
 from pgas.transports.softhca.engine.ops import DELAYS_DATA, RECEIVES, copy, load, load_be32, load_be64, store, store_u32, swap32, swap64
 from pgas.transports.softhca.engine.requester import find_key
@@ -184,6 +184,9 @@ def update(hca: int, qp: int, work: int) -> int:
 @device
 def exchange(hca: int, remote: int, opcode: int, width: int, operands: int) -> int:
     """Update an operand atomically, and return its old value."""
+    if dma.by_dma(hca) != 0:
+        adds = 1 if opcode in (Opcode.ATOMIC_FA, Opcode.ATOMIC_MASKED_FA) else 0
+        return dma.exchange(hca, remote, width, adds, *operands_of(opcode, width, operands))
     place_touched(hca, remote, width)
     while True:
         if opcode == Opcode.ATOMIC_FA and load(hca + t.CTL_ATOMICS_SPLIT) == 0:
@@ -217,26 +220,34 @@ def put_original(hca: int, result: int, width: int, old: int) -> int:
 @device
 def updated(opcode: int, width: int, operands: int, old: int) -> int:
     """Return a value after an atomic."""
-    if width == 4:
-        if opcode == Opcode.ATOMIC_MASKED_FA:
-            return add_in_fields(old, load_be32(operands), load_be32(operands + 4)) & 0xFFFF_FFFF
-        swap, compare = load_be32(operands), load_be32(operands + 4)
-        swap_mask, compare_mask = load_be32(operands + 8), load_be32(operands + 12)
-    else:
-        swap, compare = load_be64(operands), load_be64(operands + 8)
-        if opcode == Opcode.ATOMIC_FA:
-            return old + swap
-        if opcode == Opcode.ATOMIC_MASKED_FA:
-            return add_in_fields(old, swap, compare)
-        swap_mask = compare_mask = -1
-        if opcode != Opcode.ATOMIC_CS:
-            swap_mask, compare_mask = load_be64(operands + 16), load_be64(operands + 24)
-    if (old ^ compare) & compare_mask:
-        return old
-    return (old & ~swap_mask) | (swap & swap_mask)
+    swap, compare, swap_mask, compare_mask = operands_of(opcode, width, operands)
+    new = changed(1 if opcode in (Opcode.ATOMIC_FA, Opcode.ATOMIC_MASKED_FA) else 0, old, swap, compare, swap_mask, compare_mask)
+    return new & 0xFFFF_FFFF if width == 4 else new
 
 
 @device
-def add_in_fields(old: int, value: int, boundary: int) -> int:
-    """Add without carry out of bits that are set in boundary. If all bits are set, this is an exclusive or."""
-    return ((old & ~boundary) + (value & ~boundary)) ^ ((old ^ value) & boundary)
+def operands_of(opcode: int, width: int, operands: int) -> tuple[int, int, int, int]:
+    """Return the operands of an atomic: the value to store, the one to compare with, and their masks; to add, a value and its boundary."""
+    if width == 4:
+        swap_mask, compare_mask = (0, 0) if opcode == Opcode.ATOMIC_MASKED_FA else (load_be32(operands + 8), load_be32(operands + 12))
+        return load_be32(operands), load_be32(operands + 4), swap_mask, compare_mask
+    swap = load_be64(operands)
+    if opcode == Opcode.ATOMIC_FA:
+        return swap, 0, 0, 0
+    compare = load_be64(operands + 8)
+    if opcode == Opcode.ATOMIC_MASKED_CS:
+        return swap, compare, load_be64(operands + 16), load_be64(operands + 24)
+    return swap, compare, -1, -1
+
+
+@device
+def changed(adds: int, old: int, swap: int, compare: int, swap_mask: int, compare_mask: int) -> int:
+    """Return a value after an addition without carry out of bits that are set in compare, or after a masked compare-and-swap.
+
+    If all bits are set in compare, the addition is an exclusive or. The function calls no other one, because kernels also have it.
+    """
+    if adds != 0:
+        return ((old & ~compare) + (swap & ~compare)) ^ ((old ^ swap) & compare)
+    if (old ^ compare) & compare_mask:
+        return old
+    return (old & ~swap_mask) | (swap & swap_mask)

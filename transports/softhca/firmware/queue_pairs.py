@@ -216,7 +216,8 @@ class QueuePairs:
         record["qpn"], record["pe"], record["pd"] = qpn, pe, qpc["pd"]
         record["worker"] = (cq.worker or 0) % self.tables.workers
         record["uar"], record["user_index"] = qpc["uar_page"], qpc["user_index"]
-        record["sq"], record["mask"], record["dbr"] = ring + nbytes, (1 << qpc["log_sq_size"]) - 1, dbr + DBR_SND_OFFSET
+        record["sq"] = self.tables.place_queue(row, ring + nbytes, WQEBB << qpc["log_sq_size"])
+        record["mask"], record["dbr"] = (1 << qpc["log_sq_size"]) - 1, dbr + DBR_SND_OFFSET
         record["register"], record["on_host"] = self.objects.register(qpc["uar_page"]), int(self.objects.on_host)
         record["buffers"] = uar.buffers
         for other in uar.qpns if uar.buffers == SHARED else ():

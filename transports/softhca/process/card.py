@@ -47,8 +47,9 @@ class Card:
         self.tables, self.port = self.engine.tables, port
         self._memory = self.engine.memory()
         #: File descriptor of the UAR pages.
-        self.bar = self._memory.create(layout.BAR, Segment(0, layout.BAR_SIZE, on_host))
-        self.objects = Objects(self.tables, self._memory, on_host=on_host, secret_keys=port is not None)
+        by_dma = bool(self.tables.ring)
+        self.bar = self._memory.create(layout.BAR, Segment(0, layout.BAR_SIZE, on_host or by_dma))
+        self.objects = Objects(self.tables, self._memory, on_host=on_host and not by_dma, secret_keys=port is not None)
         self.firmware = Firmware(self.tables, self.objects, port)
         self._lines: list[str] = []
         self._lost = 0  # number of lost entries that have been reported
@@ -78,8 +79,10 @@ class Card:
 
     def set_faults(self, faults: Faults) -> None:
         """Replace the faults. The engine, which counts down to some of them, is paused meanwhile."""
-        if faults.late and not DELAYS_DATA:
-            raise ValueError("late: on a GPU, the software NIC does not delay data")
+        if faults.late and (not DELAYS_DATA or self.tables.ring):
+            raise ValueError("late: a software NIC with a dma engine, or on a GPU, does not delay data")
+        if faults.split_atomics and self.tables.ring:
+            raise ValueError("atomics=split: a software NIC with a dma engine does not split atomics")
         control, paused = self.tables, self.paused
         self.pause()
         self._faulty = bool(faults.delay or faults.fail or faults.stop or faults.split_atomics or faults.late)

@@ -72,8 +72,9 @@ def start(
         n_pes: number of PEs of this node; the software NIC ends when all have connected and left.
         trace: kinds of entries printed to stderr, separated by commas: wqe, cqe, cmd.
         faults: injected faults (config.Faults).
-        engine: cpu, or cuda for a kernel, on a GPU if there is one, otherwise in the simulator.
-        device: ordinal of the GPU of the cuda engine.
+        engine: cpu; cuda for a kernel; or dma for a thread whose kernel copies. Kernels run on a GPU if there is one, otherwise in the
+            simulator.
+        device: ordinal of the GPU of the engine's kernel.
         sms: number of its multiprocessors that the engine uses; 0 for all that it gets.
         percent: percentage of its multiprocessors under MPS; 0 for no limit.
         on_host: whether a CPU rings the registers, which are then in host memory.
@@ -261,7 +262,7 @@ class SoftHCA(Observer):
         self._whole = map_registers is not None
         self._card_name, self._pe = name, pe
         self._connection = _Connection(name, pe)
-        #: Its engine: "cpu" or "cuda".
+        #: Its engine: "cpu", "cuda", or "dma".
         self.engine: str | None = self._connection.server["engine"]
         self._bar = self._connection.fds[0]
         self._pages: set[int] = set()

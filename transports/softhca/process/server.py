@@ -204,14 +204,13 @@ class Server:
         return {"pid": os.getpid(), "eqn": EQN, "engine": self._card.engine.words, "port": address}, (self._card.bar,)
 
     def _share(self, connection: Connection, address: int, nbytes: int, fds: list[int]) -> None:
-        on_gpu = self._card.engine.on_gpu  # then the driver checks the size
-        size = os.fstat(fds[0]).st_size if len(fds) == 1 and not on_gpu else nbytes
+        if connection.memory is None:
+            connection.memory = self._card.engine.memory()
+        size = os.fstat(fds[0]).st_size if len(fds) == 1 and not connection.memory.on_gpu else nbytes  # of GPU memory, the driver checks it
         if len(fds) != 1 or address < window.BASE or not 0 < nbytes <= size:
             raise RequestRefused(
                 f"{nbytes} bytes at {address:#x}: SHARE needs one descriptor of a file of this size, and an address in the window"
             )
-        if connection.memory is None:
-            connection.memory = self._card.engine.memory()
         connection.memory.attach(address, Segment(0, nbytes), fds[0])
         self._card.objects.share(connection.pe or 0, address, nbytes)
 
@@ -310,8 +309,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--control", type=int, required=True, help="descriptor of the socket to the process that starts the software NIC")
     parser.add_argument("--parent", type=int, required=True, help="the pid of that process")
     parser.add_argument("--pes", type=int, required=True, help="PEs of this node")
-    parser.add_argument("--engine", choices=("cpu", "cuda"), default="cpu", help="a thread of this process, or a kernel")
-    parser.add_argument("--device", type=int, default=0, help="ordinal of the GPU of the cuda engine")
+    parser.add_argument("--engine", choices=("cpu", "cuda", "dma"), default="cpu", help="a thread, a kernel, or a thread with a kernel")
+    parser.add_argument("--device", type=int, default=0, help="ordinal of the GPU of the engine's kernel")
     parser.add_argument("--sms", type=int, default=0, help="number of multiprocessors to use; 0: all")
     parser.add_argument("--on-host", action="store_true", help="registers are in host memory, and a CPU rings them")
     parser.add_argument("--mops", type=float, default=0, help="limit in million WQEs per second; 0: none")
@@ -332,6 +331,8 @@ def main(arguments: list[str] | None = None) -> None:
     threading.Thread(target=_end_after, args=(noticed, options.control, parent), name="softhca-end", daemon=True).start()
     control = socket.socket(fileno=options.control)
     try:
+        if options.engine == "dma":  # whose queue pairs all use packets
+            options.net = options.net or "127.0.0.1"
         engine = engines.make(options.engine, options.device, options.sms, wired=bool(options.net))
         port = WirePort(engine.tables, options.net) if options.net else None
         kinds = frozenset(filter(None, options.trace.split(",")))

@@ -199,7 +199,7 @@ def take_data(hca: int, qp: int, conn: int, entry: int, psn: int, data: int, nby
         if locate(hca, qp, conn, entry, place * mtu + done, LOCAL_WRITE) == 0:
             return 0
         number = min(load(conn + r.REQ_ROOM), nbytes - done)
-        write_fetched(hca, qp, load(conn + r.REQ_FOUND), data + done, number)
+        write_fetched(hca, qp, load(conn + r.REQ_FOUND), data + done, number, 1)
         done += number
     return 1
 
@@ -211,12 +211,12 @@ def take_original(hca: int, qp: int, conn: int, entry: int, original: int) -> in
         return 0
     width, result = load(entry + t.WORK_WIDTH), entry + r.ENTRY_WQE
     put_original(hca, result, width, original)
-    return write_fetched(hca, qp, load(conn + r.REQ_FOUND), result, width)
+    return write_fetched(hca, qp, load(conn + r.REQ_FOUND), result, width, 0)
 
 
 @device
-def write_fetched(hca: int, qp: int, dest: int, source: int, nbytes: int) -> int:
-    """Write what this PE has fetched to its memory, after all late data but that of this queue pair."""
+def write_fetched(hca: int, qp: int, dest: int, source: int, nbytes: int, joins: int) -> int:
+    """Write what this PE has fetched to its memory, after all late data but that of this queue pair. joins: see dma.write()."""
     place_all_of(hca, load(qp + t.QP_PE), load(qp + t.QP_QPN))
-    write(hca, load(qp + t.QP_PE), load(qp + t.QP_QPN), dest, source, nbytes)
+    write(hca, load(qp + t.QP_PE), load(qp + t.QP_QPN), dest, source, nbytes, joins)
     return 1

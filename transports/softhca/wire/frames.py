@@ -7,6 +7,7 @@ at the end of a pass or when there is no room.
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.hostloop.sockets import send_messages, wait_writable
 from pgas.transports.softhca import tables as t
+from pgas.transports.softhca.engine import dma
 from pgas.transports.softhca.engine.ops import load, load_any_u32, load_be32, store, store_u32
 from pgas.transports.softhca.engine.states import count
 from pgas.transports.softhca.wire import records as r
@@ -78,10 +79,14 @@ def acknowledge(port: int, qp: int, syndrome: int, psn: int) -> int:
 
 @device
 def send_frames(port: int) -> int:
-    """Send all completed frames. A packet that the socket does not take is lost, like one that the network loses."""
+    """Send all completed frames, after the data that they acknowledge is in memory.
+
+    A packet that the socket does not take is lost, like one that the network loses.
+    """
     number, fd = load(port + r.PORT_OUT_COUNT), load(port + r.PORT_FD)
     if number == 0 or fd < 0:
         return 0
+    dma.settle(load(port + r.PORT_DMA))
     done, waited = 0, 0
     while done < number:
         sent = send_messages(fd, load(port + r.PORT_OUT) + done * r.MMSG_BYTES, number - done)

@@ -7,7 +7,7 @@ from pgas.transports.hostloop.compiled import device, kernel
 from pgas.transports.hostloop.memory_ops import SLEEP_MAX_US, SLEEP_MIN_US
 from pgas.transports.hostloop.sockets import wait_readable
 from pgas.transports.softhca import tables as t
-from pgas.transports.softhca.engine import states
+from pgas.transports.softhca.engine import dma, states
 from pgas.transports.softhca.engine.completer import release_held, stall
 from pgas.transports.softhca.engine.loop import begin_pass, count_down, visit
 from pgas.transports.softhca.engine.ops import RECEIVES, YIELDS, clock, idle, load, load_acquire, store
@@ -36,7 +36,7 @@ def visit_connection(hca: int, qp: int, work: int) -> int:
         return visit(hca, qp, work)
     if state != t.RTS:
         return 0
-    busy = take_doorbell(qp)
+    busy = take_doorbell(hca, qp)
     if load(qp + t.QP_STALLED_UNTIL) > load(load(hca + t.CTL_SWEEPS)):
         return 1
     if load(qp + t.QP_HELD) != 0:
@@ -68,6 +68,7 @@ def _make(stamp: int) -> Callable[[int], int]:
         """Run until CTL_STOP, like engine.loop.run."""
         idle_turns = 0
         while load_acquire(hca + t.CTL_STOP) == 0:
+            dma.settle(dma.by_dma(hca))  # a pass ends with its data in memory
             busy = begin_pass(hca)
             port = load(hca + t.CTL_WIRE)
             if load_acquire(hca + t.CTL_PAUSED) == 0:

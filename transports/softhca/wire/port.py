@@ -120,6 +120,7 @@ class WirePort:
         self.v4 = self.address.version == 4
         self.mtu = mtu_of(self.interface, v4=self.v4)
         self.records = r.Records(tables)
+        self._loops_back = bool(tables.ring)
         self._socket = self._bound()
         port = self.records.port[0]
         port["fd"], port["v4"], port["udp"] = self._socket.fileno(), int(self.v4), self.udp_port
@@ -168,14 +169,16 @@ class WirePort:
         return family + port + (address.packed + bytes(8) if address.version == 4 else bytes(4) + address.packed + bytes(4))
 
     def connect(self, row: int, gid: bytes, qpc: dict[str, Any]) -> int:
-        """Set the connection of a queue pair that becomes RTR, and return its address, for QP_WIRE; 0 if the peer is on this card.
+        """Set the connection of a queue pair that becomes RTR, and return its address, for QP_WIRE; 0 if the engine needs no packets.
+
+        It needs none if the peer is on this card, unless the engine reaches the PEs' memory by DMA.
 
         Args:
             row: row of the queue pair.
             gid: the peer's GID, which must be of the port's kind (reachable()).
             qpc: the input of INIT2RTR_QP.
         """
-        if gid == self.gid:
+        if gid == self.gid and not self._loops_back:
             return 0
         address, path = ipaddress.ip_address(gid[12:] if self.v4 else gid), qpc["primary_address_path"]
         mac = path["rmac_47_32"].to_bytes(2, "big") + path["rmac_31_0"].to_bytes(4, "big")

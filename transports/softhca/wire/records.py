@@ -116,6 +116,7 @@ ENTRIES = 64
     PORT_IN,  # address of their message headers
     PORT_DUE,  # address of the connections with an ACK due, and number of them
     PORT_DUE_COUNT,
+    PORT_DMA,  # CTL_DMA
     # counters
     PORT_SENT_PACKETS,
     PORT_SENT_NBYTES,
@@ -134,10 +135,11 @@ ENTRIES = 64
     PORT_BAD_ICRC,
     PORT_BAD_PSN,  # outside the window of PSNs
     PORT_BAD_RESPONSE,  # not an answer to an outstanding request
-) = range(0, 8 * 31, 8)
+) = range(0, 8 * 32, 8)
 
-#: Offset of the BTH in a frame, before which the masked headers of the ICRC have room. Data after BTH and RETH is at a multiple of 8.
-FRAME_BTH = 60
+#: Offset of the BTH in a frame, before which the masked headers of the ICRC have room. Data after a BTH, or a BTH and a RETH, is at a
+#: multiple of 16.
+FRAME_BTH = 68
 FRAME_ROW = -(-(FRAME_BTH + OVERHEAD_MAX + MTU_MAX) // 64) * 64
 
 #: Number of frames to be sent together, and of frames that are received together.
@@ -172,10 +174,11 @@ class Records:
         self._entries = t.zeroed((1 << layout.LOG_MAX_QP) * ENTRIES * ENTRY_ROW, bytes_)
         self._crc = icrc.tables()
         self.out, self._out_iov, self.frames = (t.zeroed(OUT_FRAMES * n, bytes_) for n in (MMSG_BYTES, IOV_BYTES, FRAME_ROW))
-        self._in, self._in_iov, self._inbound = (t.zeroed(IN_FRAMES * n, bytes_) for n in (MMSG_BYTES, IOV_BYTES, FRAME_ROW))
+        self._in, self._in_iov = (t.zeroed(IN_FRAMES * n, bytes_) for n in (MMSG_BYTES, IOV_BYTES))
+        self._inbound = tables.page_locked(IN_FRAMES * FRAME_ROW)  # because the data of packets is written from there
         self._in_names, self._due = t.zeroed(IN_FRAMES * SOCKADDR_BYTES, bytes_), t.zeroed(OUT_FRAMES * 8, bytes_)
         port = self.port[0]
-        port["fd"] = -1
+        port["fd"], port["dma"] = -1, tables.ring
         for name, array in (
             ("crc", self._crc), ("frames", self.frames), ("out", self.out), ("inbound", self._inbound), ("in", self._in), ("due", self._due)
         ):  # fmt: skip

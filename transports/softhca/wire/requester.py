@@ -17,7 +17,7 @@ from pgas.transports.mlx5 import wqe as w
 from pgas.transports.mlx5.cqe import Syndrome
 from pgas.transports.mlx5.wqe import Fm, Opcode
 from pgas.transports.softhca import tables as t
-from pgas.transports.softhca.engine import states
+from pgas.transports.softhca.engine import dma, states
 from pgas.transports.softhca.engine.late import place_touched
 from pgas.transports.softhca.engine.limits import admit
 from pgas.transports.softhca.engine.ops import copy, load, load_acquire, load_be32, load_be64, load_u8, store, store_u32
@@ -168,15 +168,18 @@ def locate(hca: int, qp: int, conn: int, entry: int, offset: int, needs: int) ->
 
 
 @device
-def gather(hca: int, qp: int, conn: int, entry: int, offset: int, dest: int, nbytes: int) -> int:
-    """Copy data of a WQE into a packet; return 0 if it cannot be read."""
+def gather(hca: int, qp: int, conn: int, entry: int, offset: int, dest: int, nbytes: int, ahead: int) -> int:
+    """Copy data of a WQE into a packet; return 0 if it cannot be read. ahead: number of bytes that this and the next packets need."""
     done = 0
     while done < nbytes:
         if locate(hca, qp, conn, entry, offset + done, t.LOCAL_READ) == 0:
             return 0
-        number = min(load(conn + r.REQ_ROOM), nbytes - done)
-        place_touched(hca, load(conn + r.REQ_FOUND), number)
-        copy(dest + done, load(conn + r.REQ_FOUND), number)
+        number, found = min(load(conn + r.REQ_ROOM), nbytes - done), load(conn + r.REQ_FOUND)
+        place_touched(hca, found, number)
+        if entry <= found < entry + r.ENTRY_ROW:  # inline data
+            copy(dest + done, found, number)
+        else:
+            dma.read(hca, dest + done, found, number, min(load(conn + r.REQ_ROOM), ahead - done))
         done += number
     return 1
 
@@ -200,6 +203,7 @@ def send_message(hca: int, qp: int, port: int, conn: int, entry: int, bth: int, 
     opcode, mtu, place = load(entry + t.WORK_OPCODE), load(conn + r.CONN_MTU), psn - load(entry + r.ENTRY_FIRST)
     starts, ends = place == 0, psn == load(entry + r.ENTRY_LAST)
     nbytes = min(mtu, load(entry + t.WORK_NBYTES) - place * mtu)
+    ahead = max(nbytes, (load(conn + r.REQ_UNACKED) + load(conn + r.REQ_WINDOW) - psn) * mtu)
     end = FIRST
     if starts and opcode in (Opcode.RDMA_WRITE, Opcode.RDMA_WRITE_IMM):
         put_reth(bth, load(entry + t.WORK_RADDR), load(entry + t.WORK_RKEY), load(entry + t.WORK_NBYTES))
@@ -207,7 +211,7 @@ def send_message(hca: int, qp: int, port: int, conn: int, entry: int, bth: int, 
     if ends and opcode in (Opcode.SEND_IMM, Opcode.RDMA_WRITE_IMM):
         store_be32(bth + end, load_be32(entry + r.ENTRY_WQE + w.CTRL_IMM))
         end += IMM_BYTES
-    if gather(hca, qp, conn, entry, place * mtu, bth + end, nbytes) == 0:
+    if gather(hca, qp, conn, entry, place * mtu, bth + end, nbytes, ahead) == 0:
         return 0
     complete_frame(port, qp, bth, request_opcode(opcode, starts, ends), end, nbytes, ackreq, psn)
     return 1
@@ -250,6 +254,29 @@ def send_atomic(qp: int, port: int, entry: int, bth: int, psn: int) -> int:
     return 1
 
 
+@device
+def begin_reads(hca: int, qp: int, conn: int) -> int:
+    """Begin to read the data of the packets that transmit() will send, in their order, as far as there is room."""
+    dma.forget(hca)
+    psn, current = load(conn + r.REQ_SEND), load(conn + r.REQ_CURRENT)
+    end = min(load(conn + r.REQ_NEXT), load(conn + r.REQ_UNACKED) + load(conn + r.REQ_WINDOW), psn + PACKETS_PER_VISIT)
+    while psn < end:
+        entry = entry_of(conn, current)
+        if load(entry + r.ENTRY_LAST) >= psn:
+            first, mtu = load(entry + r.ENTRY_FIRST), load(conn + r.CONN_MTU)
+            offset, needed = (psn - first) * mtu, min((end - first) * mtu, load(entry + t.WORK_NBYTES))
+            while load(entry + t.WORK_OPCODE) < Opcode.RDMA_READ and offset < needed:
+                if locate(hca, qp, conn, entry, offset, t.LOCAL_READ) == 0:
+                    return 0
+                nbytes, found = min(load(conn + r.REQ_ROOM), needed - offset), load(conn + r.REQ_FOUND)
+                if not entry <= found < entry + r.ENTRY_ROW and dma.expect(hca, found, nbytes) == 0:
+                    return 0
+                offset += nbytes
+            psn = load(entry + r.ENTRY_LAST) + 1
+        current += 1
+    return 1
+
+
 # -------------------------------------------------------------------------------------------------------------------- sending
 
 
@@ -259,6 +286,9 @@ def transmit(hca: int, qp: int, port: int) -> int:
     conn, sent = load(qp + t.QP_WIRE), 0
     if load(conn + r.REQ_RNR_UNTIL) > load(port + r.PORT_NOW) or load(conn + r.REQ_STUCK) != 0:
         return 0
+    if dma.by_dma(hca) != 0:
+        begin_reads(hca, qp, conn)
+        dma.settle(dma.by_dma(hca))
     while sent < PACKETS_PER_VISIT and load(conn + r.REQ_SEND) < load(conn + r.REQ_NEXT):
         if send_next(hca, qp, port, conn) == 0:
             break

@@ -16,7 +16,7 @@ from pgas.transports.mlx5 import wqe as w
 from pgas.transports.mlx5.cqe import CqeOpcode, Syndrome
 from pgas.transports.mlx5.wqe import Opcode
 from pgas.transports.softhca import tables as t
-from pgas.transports.softhca.engine import states
+from pgas.transports.softhca.engine import dma, states
 from pgas.transports.softhca.engine.completer import deliver
 from pgas.transports.softhca.engine.late import place_all_of, write
 from pgas.transports.softhca.engine.ops import add, copy, load, load_be32, load_be64, store, store_release
@@ -234,7 +234,7 @@ def execute_write(hca: int, qp: int, work: int, conn: int, starts: bool, ends: b
         if ready != states.EXECUTE_RECEIVE:
             return ready
     if nbytes != 0:
-        write(hca, load(qp + t.QP_PE), 0, load(work + t.WORK_REMOTE), data, nbytes)
+        write(hca, load(qp + t.QP_PE), 0, load(work + t.WORK_REMOTE), data, nbytes, 0 if ends else 1)
     return states.COMPLETE
 
 
@@ -269,7 +269,7 @@ def fill_receive(hca: int, qp: int, rq: int, offset: int, data: int, nbytes: int
             found = local_address(hca, qp, load_be32(wqe + 4), load_be64(wqe + 8) + within, number, LOCAL_WRITE)
             if found == 0:
                 return Vendor.RECEIVE_LKEY
-            write(hca, load(qp + t.QP_PE), 0, found, data + done, number)
+            write(hca, load(qp + t.QP_PE), 0, found, data + done, number, 0)
             done += number
         begin += room
         wqe += w.OCTOWORD
@@ -311,6 +311,7 @@ def respond(hca: int, qp: int, port: int, conn: int, source: int, nbytes: int, p
     mtu, done = load(conn + r.CONN_MTU), 0
     packets = packets_of(nbytes, mtu)
     place_all_of(hca, load(qp + t.QP_PE), 0)
+    dma.forget(hca)
     for i in range(packets):
         bth = frame(port)
         if bth == 0:
@@ -327,7 +328,7 @@ def respond(hca: int, qp: int, port: int, conn: int, source: int, nbytes: int, p
             end = FIRST
         else:
             put_aeth(bth, ACKNOWLEDGED, load(conn + r.RESP_MSN))
-        copy(bth + end, source + done, number)
+        dma.read(hca, bth + end, source + done, number, nbytes - done)
         complete_frame(port, qp, bth, opcode, end, number, 0, psn + i)
         done += number
     return 0
