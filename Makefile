@@ -63,10 +63,11 @@ RXE_TRAFFIC = for npes in $(RXE_NPES); do $(RXE_JOB) mpirun -n $$npes python -m 
 RXE_FAULTS := TEST_TIMEOUT=200 python -m pytest tests/rxe/test_faults.py -q
 RXE_WIRE := TEST_TIMEOUT=600 python -m pytest tests/rxe/test_foreign.py -q
 RXE_MACHINES := python -m pytest tests/rxe/test_two_machines.py -q
+RXE_NETEM := python -m rxe.speed; python -m pytest tests/rxe/test_netem.py -q
 
 .PHONY: demo check check-all check-rxe check-gpu compare conformance docs site picture figures install lint types static loops unit compiled wheel \
   mpi mpi-all two-paths sass packages programs programs-all rxe slow check-order check-rxe-faults check-rxe-machines check-rxe-suite \
-  check-rxe-wire clean
+  check-rxe-netem check-rxe-wire clean
 
 $(VENV)/demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -270,6 +271,10 @@ check-rxe-wire: $(VENV)/dev
 ## check-rxe-machines: jobs on two machines of two PEs, p2p,ibrc: programs, conformance tests, deaths and a link that goes down; 16 minutes
 check-rxe-machines: $(VENV)/dev
 	$(RXE) run --forks --timeout 5400 sh -ec '$(RXE_MACHINES)'
+
+## check-rxe-netem: the wire of the software NIC on two machines: its speed next to Soft-RoCE, and jobs over a bad network (netem)
+check-rxe-netem: $(VENV)/dev
+	$(RXE) run --forks --also pgas.transports.softhca.wire.loop --timeout 5400 sh -ec '$(RXE_NETEM)'
 
 ## check-gpu: what needs GPUs, with the Python that is active (one GPU: two PEs under MPS); writes perftests/baselines. FLAGS=--help
 check-gpu:

@@ -24,9 +24,10 @@ def preload() -> None:
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # pgas sets it, but Numba is imported earlier here
     for name in IMPORTED:
         importlib.import_module(name)
-    from pgas.transports.ibrc import loop, work_requests
+    from pgas.transports.ibrc import loop, work_requests, wqes
 
     loop.compiled(work_requests)
+    loop.compiled(wqes)
 
 
 def _with_pytest(load) -> None:  # type: ignore[no-untyped-def]

@@ -23,8 +23,20 @@ USEFUL = ("rdma-core", "libibverbs-dev")
 KERNEL = "linux-image-amd64"
 
 #: Modules that the guest loads, with their dependencies: 9p for the root, Soft-RoCE and crc32 for its first device, the modules of
-#: libibverbs and librdmacm, the interface whose link is taken down, and those of two machines.
-MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm", "dummy", "veth")
+#: libibverbs and librdmacm, the interface whose link is taken down, and those of two machines and of a bad network between them.
+MODULES = (
+    "virtio_pci",
+    "9pnet_virtio",
+    "9p",
+    "overlay",
+    "crc32_generic",
+    "rdma_rxe",
+    "ib_uverbs",
+    "rdma_ucm",
+    "dummy",
+    "veth",
+    "sch_netem",
+)
 
 #: Debian's folder of Python packages, with binary modules for one version of CPython.
 DEBIAN_PYTHON = Path("/usr/lib/python3/dist-packages")

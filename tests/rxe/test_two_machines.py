@@ -3,16 +3,14 @@
 In the guest: make check-rxe runs the first test, make check-rxe-machines all of them.
 """
 
-import contextlib
 import os
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from rxe import nodes
 from rxe.link import ip
-from rxe.nodes import NODES, connected, mpirun, pgas_run
+from rxe.nodes import NODES, connected
 
 pytestmark = [
     pytest.mark.skipif(
@@ -54,46 +52,12 @@ def network():
         yield
 
 
-@dataclass
-class Job:
-    statuses: list[int]
-    outs: list[str]  # of each launcher
-    ended: list[float]
-
-    @property
-    def out(self):
-        return "".join(self.outs)
-
-    def __repr__(self):
-        return f"{self.statuses} {self.ended}\n{self.out[-4000:]}"
-
-
 @pytest.fixture
 def run(tmp_path):
-    """Return run(*program, launcher=, **variables), which runs a job of 2 + 2 PEs to its end. Nothing of it is left."""
+    """Return run(*program, launcher=, limit=, **variables), which runs a job of 2 + 2 PEs to its end."""
 
     def run(*program, launcher="pgas.run", limit=1000, **variables):
-        environment = {**os.environ, **JOB, **variables}
-        files = [tmp_path / node.name for node in NODES[: 2 if launcher == "pgas.run" else 1]]
-        with contextlib.ExitStack() as opened:
-            outs = [opened.enter_context(file.open("wb")) for file in files]
-            launchers = (
-                pgas_run(outs, program, environment) if launcher == "pgas.run" else [mpirun(tmp_path, outs[0], program, environment)]
-            )
-            ended, deadline = {}, time.monotonic() + limit
-            try:
-                while len(ended) < len(launchers):
-                    assert time.monotonic() < deadline, [file.read_text()[-3000:] for file in files]
-                    for number, process in enumerate(launchers):
-                        if number not in ended and process.poll() is not None:
-                            ended[number] = time.time()
-                    time.sleep(0.1)
-            finally:
-                for process in launchers:
-                    process.kill()
-                    process.wait()
-        assert [node.left() for node in NODES] == [[], []]
-        return Job([process.returncode for process in launchers], [file.read_text() for file in files], list(ended.values()))
+        return nodes.run(tmp_path, program, {**os.environ, **JOB, **variables}, launcher=launcher, limit=limit)
 
     return run
 
