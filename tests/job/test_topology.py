@@ -179,6 +179,14 @@ def test_different_machines_in_the_simulator():
         choose_transport("p2p", pes, reachable(4))
 
 
+def test_different_machines_with_gpus():
+    pes = [pe(0, gpu="GPU-0"), pe(1, node="beta", gpu="GPU-1")]
+    for engine in ("auto", "dma"):
+        name, reason = choose_transport("auto", pes, reachable(2), engine)
+        assert name == "ibgda"
+        assert reason.endswith("with RoCE v2 over UDP between them (dma engine)")
+
+
 def test_two_containers_of_one_machine():
     pes = [pe(0), pe(1, node="alpha/boot/pid:[2]")]
     with pytest.raises(TransportError, match=r"PE 0 \(alpha\) and PE 1 \(alpha\) .*different containers"):

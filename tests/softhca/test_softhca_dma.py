@@ -12,11 +12,12 @@ from pgas.base.backend import SIMULATOR
 from pgas.base.errors import TransportError
 from pgas.transports.mlx5 import cqe, doorbell
 from pgas.transports.mlx5.cqe import Syndrome
+from pgas.transports.softhca import tables
 from pgas.transports.softhca.engine import dma
 from pgas.transports.softhca.process import client
 from pgas.transports.softhca.syndromes import Vendor
 
-pytestmark = pytest.mark.skipif(not SIMULATOR, reason="on a GPU, all tests of WQEs run on it (PGAS_ENGINE=dma)")
+pytestmark = pytest.mark.skipif(not SIMULATOR, reason="on a GPU, check_gpu runs the tests of WQEs on it (PGAS_ENGINE=dma)")
 
 pes, observer = rig.pes, rig.observer
 
@@ -28,7 +29,7 @@ def card():
     process.end()
 
 
-@pytest.mark.parametrize("nbytes", [1, dma.COMMAND_BYTES - dma.COMMAND_DATA, 5000, 3 * dma.STAGE_BYTES + 5])
+@pytest.mark.parametrize("nbytes", [1, dma.INLINE_BYTES, 5000, 3 * dma.STAGE_BYTES + 5])
 def test_write_and_read(pes, nbytes):
     """Data in a command, in one packet, and longer than the stage; at odd addresses."""
     qp, data = pair(pes)[0], bytes(i * 7 % 251 for i in range(nbytes))
@@ -74,6 +75,11 @@ def test_atomics_and_errors(pes):
     qp.post(wqe.nop)
     qp.ring()
     rig.wait_until(lambda: cqe.decode(qp.entry()).syndrome == Syndrome.WR_FLUSH_ERR, "the next WQE is not flushed")
+
+
+def test_fields_behind_the_records_have_room():
+    assert tables.QP.itemsize >= tables.QP_RING + 8
+    assert tables.CONTROL.itemsize >= tables.CTL_DMA + 8
 
 
 def test_faults_that_it_does_not_have(observer):

@@ -381,6 +381,10 @@ def test_strangers():
     assert word(b, 0) == 1
     assert len(b.turn([(a.address, request)], now)) == 1, "a duplicate of an atomic gets the value that was kept"
     assert word(b, 0) == 1
+    for udp, answers in ((4791, 1), (4792, 0)):  # of a software NIC, all packets come from one port
+        b.connection["udp"] = udp
+        assert len(b.turn([(a.address, request)], now)) == answers
+    assert b.records.counters()["bad_source"] == 2
 
 
 @pytest.mark.parametrize("turns", [300, pytest.param(20_000, marks=pytest.mark.slow)], ids=["15 thousand", "1 million"])

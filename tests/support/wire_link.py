@@ -136,7 +136,7 @@ class Node:
     def connect(self, peer):
         send, receive = self.psns
         gid = bytes(map(int, peer.address.split(".")))
-        rtr = {"mtu": min(self.mtu, peer.mtu), "log_msg_max": 30, "rnr_timer": 1, "receive_psn": receive}
+        rtr = {"mtu": min(self.mtu, peer.mtu), "log_msg_max": 30, "rnr_timer": 1, "receive_psn": receive, "udp": 0}
         self.records.connect(ROW, gid, sockaddr(peer.address), **rtr)
         self.records.start(ROW, send_psn=send, cursor=0, **self.options)
         self.qp["remote_qpn"], self.qp["send_psn"], self.qp["recv_psn"] = peer.qpn, send, receive

@@ -181,11 +181,12 @@ def _nic_tests() -> Iterator[Step]:
 def _alone() -> Iterator[Step]:
     """Yield tests that need the GPU for themselves. Deaths come last: a dying client may end the MPS server."""
     yield from (
-        Step(name, [sys.executable, *PYTEST, "-s", *files], 900, ON_GPUS)
-        for name, files in (
-            ("the card's checks", CARD_TESTS),
-            ("hang reports", ["tests/job/test_hang_report.py"]),
-            ("deaths", ["tests/job/test_faults_nic.py"]),
+        Step(name, [sys.executable, *PYTEST, "-s", *files], 900, {**ON_GPUS, **variables})
+        for name, files, variables in (
+            ("the card's checks", CARD_TESTS, {}),
+            ("the card's checks by DMA", CARD_TESTS[1:4], {"PGAS_ENGINE": "dma"}),
+            ("hang reports", ["tests/job/test_hang_report.py"], {}),
+            ("deaths", ["tests/job/test_faults_nic.py"], {}),
         )
     )
 

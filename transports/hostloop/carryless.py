@@ -5,14 +5,17 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
+from numba.core import config
 from numba.core.extending import intrinsic
 from numba.core.typing import signature
 
 _I64, _I8 = ir.IntType(64), ir.IntType(8)
 _PAIR = ir.VectorType(_I64, 2)
 
-#: Whether this CPU has the instruction.
-AVAILABLE: bool = bool(llvm.get_host_cpu_features().get("pclmul"))
+#: Whether the CPU for which Numba compiles has the instruction: this one, unless NUMBA_CPU_FEATURES is set.
+AVAILABLE: bool = (
+    bool(llvm.get_host_cpu_features().get("pclmul")) if config.CPU_FEATURES is None else "+pclmul" in config.CPU_FEATURES.split(",")
+)
 
 
 def _fold(typingctx: Any, state: Any, low: Any, high: Any, data: Any) -> Any:

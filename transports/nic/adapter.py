@@ -101,7 +101,7 @@ class Adapter(Protocol):
     #: Whether kernels cannot store to the registers, so that a CPU rings doorbells for them (transports/ibgda/doorbells.py).
     rung_by_cpu: bool
 
-    #: The software that executes WQEs, "cpu" or "cuda"; None for a physical NIC.
+    #: The software that executes WQEs, such as "cpu", or "cuda" or "dma" with a hash of its kernel; None for a physical NIC.
     engine: str | None
 
     def command(self, inbox: bytes, outlen: int) -> bytes:

@@ -74,7 +74,7 @@ class NIC(ABC):
 
     name: str  #: for messages, e.g. "mlx5_0:1"
 
-    #: The software that executes WQEs, "cpu" or "cuda"; None for a device.
+    #: The software that executes WQEs, such as "cpu", or "cuda" or "dma" with a hash of its kernel; None for a device.
     engine: str | None = None
 
     #: Process id of the software NIC, 0 if there is none.

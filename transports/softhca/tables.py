@@ -68,7 +68,7 @@ FREE = 15
     QP_QPN,
     QP_PE,
     QP_PD,
-    QP_SQ,  # address of the send queue
+    QP_SQ,  # address of the send queue, or of the engine's copy of it
     QP_MASK,  # WQEBBs - 1
     QP_DBR,  # address of the send counter's word in the doorbell record
     QP_REGISTER,  # address of the doorbell register

@@ -57,22 +57,23 @@ class SoftwareCard:
         self._requested, self._gpu, self._pes, self._me, self._warn, self._rung_by_cpu = requested, gpu, pes, me, warn, rung_by_cpu
         self._process: SoftHCAProcess | None = None
 
-    @property
-    def _net(self) -> str:
+    def _net(self, engine: str) -> str:
         """The address or interface of the port: PGAS_SOFTHCA_NET; if that is not set, there is a port if there are several nodes."""
-        requested: str = self._requested["PGAS_SOFTHCA_NET"]
-        return requested or ("" if len(self.sharing) == len(self._pes) else self._own_address)
+        several = len(self.sharing) != len(self._pes)
+        if engine == "cuda" and not several:
+            return ""
+        return str(self._requested["PGAS_SOFTHCA_NET"]) or (self._own_address if several else "")
 
     def begin(self) -> tuple[str, int]:
         """Start the software NIC with the engine and on the GPU that the variables request. Raises TransportError."""
         from pgas.transports.softhca.process import client
 
         requested, gpu = self._requested, self._gpu
-        engine = topology.choose_engine(requested["PGAS_ENGINE"], gpu is not None, bool(self._net))
+        engine = topology.choose_engine(requested["PGAS_ENGINE"], gpu is not None, len(self.sharing) != len(self._pes))
         faults = requested["PGAS_SOFTHCA_FAULTS"]
         if requested["PGAS_SIM_WEAK"] is not None and not faults:
-            # A pass of the cpu engine takes less than a microsecond, a pass of the cuda engine in the simulator more than a thousand.
-            faults = f"seed={requested['PGAS_SIM_WEAK']},delay=0.1,hold={4096 if engine == 'cpu' else 64}"
+            # A pass of a thread takes less than a microsecond, a pass of the cuda engine in the simulator more than a thousand.
+            faults = f"seed={requested['PGAS_SIM_WEAK']},delay=0.1,hold={64 if engine == 'cuda' else 4096}"
         options: dict[str, Any] = {
             "trace": ",".join(sorted(requested["PGAS_TRACE"].printed)),
             "faults": faults,
@@ -80,7 +81,7 @@ class SoftwareCard:
             "on_host": self._rung_by_cpu,
             "mops": requested["PGAS_SOFTHCA_MOPS"],
             "gbps": requested["PGAS_SOFTHCA_GBPS"],
-            "net": self._net,
+            "net": self._net(engine),
         }
         if self._timeline:
             options["timeline"] = f"{self._timeline}.nic{self._me}", requested["PGAS_TRACE_EVENTS"] * 16

@@ -148,7 +148,7 @@ def uuid(ordinal: int) -> str:
 
 
 def place_engine(gpu: GPU, used: set[str | None], device: int | None, sms: int) -> tuple[int, int, int]:
-    """Return where the cuda engine of the software NIC runs: GPU, SMs (0: all that it gets), percentage of SMs for MPS (0: no limit).
+    """Return where the kernel of the software NIC runs: GPU, SMs (0: all that it gets), percentage of SMs for MPS (0: no limit).
 
     Args:
         gpu: GPU of the PE that starts it.

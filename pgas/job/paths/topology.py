@@ -102,7 +102,7 @@ def check_memory(pes: Sequence[PE], size: int) -> None:
 
 
 def slow_engine(pes: Sequence[PE], gpu: str) -> str | None:
-    """Return a warning if the cuda engine of the software NIC would share a GPU with a PE without MPS; None otherwise.
+    """Return a warning if the kernel of the software NIC would share a GPU with a PE without MPS; None otherwise.
 
     Args:
         gpu: UUID of the engine's GPU, on the node of the PEs.

@@ -1,7 +1,8 @@
 """The kernel that reads and writes the PEs' memory for an engine on a CPU: one CTA, which executes the commands of engine/dma.py in order.
 
-All threads copy; one thread executes an atomic, or writes a CQE. The barrier and the fence after a write make its data visible to every
-observer before that of the next command. Commands and data are read past L1, because the CPU writes them while the kernel runs.
+All threads copy; one thread executes an atomic, or writes a CQE. Several READs, and WRITEs of one message, are executed at the same time,
+by a warp each. The barrier and the fence after a write make its data visible to every observer before that of the next command. Commands
+and data are read past L1, because the CPU writes them while the kernel runs.
 """
 
 from typing import Any
@@ -123,7 +124,7 @@ def loop(ring: Any) -> None:
                     copy_together(me & 31, i64(32), dest, source, load(command + d.COMMAND_NBYTES))
             cuda.syncthreads()
             k += number
-            if k < head - done and load(first + d.COMMAND_KIND) != d.READ:
+            if load(first + d.COMMAND_KIND) != d.READ:
                 if me == 0:
                     fence()
                 cuda.syncthreads()

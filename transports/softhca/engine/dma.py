@@ -5,19 +5,19 @@ operands of atomics, and CQEs. Doorbell registers are in the CPU's memory, and G
 by_dma() says which of the two runs.
 
 The engine writes commands into a ring in page-locked memory and then the number of commands, RING_HEAD; the kernel executes them in order
-and writes RING_DONE. The data of each command is visible to every observer before the next command begins. READ puts data into the stage,
-and an atomic the old value, for which the engine waits. It does not wait for WRITEs and CQEs one by one: before a packet is sent, and
-before a pass of the engine ends, settle() waits for all of them.
+and writes RING_DONE. The data of each command is visible to every observer before the next command begins, except those that are executed
+together: READs, and WRITEs with COMMAND_JOINS. READ puts data into the stage, and an atomic the old value, for which the engine waits. It
+does not wait for WRITEs and CQEs one by one: before a packet is sent, and before a pass of the engine ends, settle() waits for all of them.
 
-Several READs can be under way: expect() begins one, and read() copies from the stage what was expected, in the same order. Whatever was not
-expected, it reads itself, together with as many of the following bytes as the caller says. forget() ends this, because data may change.
+Several READs can be under way: expect() begins one, and read() copies from the stage what was expected, in the same order. read() itself
+reads what was not expected, together with as many of the following bytes as the caller says. forget() ends this, because data may change.
 """
 
 from pgas.transports.hostloop.compiled import device
 from pgas.transports.mlx5 import wqe as w
 from pgas.transports.mlx5.cqe import CQE_SIZE
 from pgas.transports.softhca import tables as t
-from pgas.transports.softhca.engine.ops import RECEIVES, copy, idle, load, load_acquire, load_be32, store, store_release
+from pgas.transports.softhca.engine.ops import RECEIVES, YIELDS, copy, idle, load, load_acquire, load_be32, store, store_release
 
 # ------------------------------------------------------------------------------------------------------------------- the ring
 #: Offsets of its words. The engine writes HEAD, -1 at the end, and its process BEAT; the kernel writes DONE.
@@ -42,8 +42,8 @@ RING_COMMANDS = RING_TABLE + RANGES * RANGE_ROW
     COMMAND_COMPARE_MASK,
 ) = range(0, 8 * 8, 8)
 COMMAND_JOINS = COMMAND_SWAP  # of a WRITE: 1: the next WRITE may be executed at the same time
-COMMAND_DATA = 64
-COMMAND_BYTES = 128
+COMMAND_DATA, INLINE_BYTES = 64, 64
+COMMAND_BYTES = COMMAND_DATA + INLINE_BYTES
 COMMAND_SLOTS = 64
 
 #: Kinds of commands. INLINE is a WRITE with its data; ADD and SWAP are atomics.
@@ -70,8 +70,8 @@ def begin(ring: int, kind: int, dest: int, source: int, nbytes: int) -> int:
     """Begin a command when there is room for it, and return its address; push() follows."""
     pushed, turns = load(ring + RING_PUSHED), 0
     while pushed - load_acquire(ring + RING_DONE) >= COMMAND_SLOTS:
-        turns += 1
-        idle(min(turns, 1))
+        turns = min(turns + 1, YIELDS - 1)
+        idle(turns)
     command = ring + RING_COMMANDS + (pushed & (COMMAND_SLOTS - 1)) * COMMAND_BYTES
     store(command + COMMAND_KIND, kind)
     store(command + COMMAND_DEST, dest)
@@ -91,9 +91,10 @@ def push(ring: int) -> int:
 @device
 def settle(ring: int) -> int:
     """Wait until all commands have been executed. ring: result of by_dma()."""
-    if ring != 0:
-        while load_acquire(ring + RING_DONE) != load(ring + RING_PUSHED):
-            idle(1)
+    turns = 0
+    while ring != 0 and load_acquire(ring + RING_DONE) != load(ring + RING_PUSHED):
+        turns = min(turns + 1, YIELDS - 1)
+        idle(turns)
     return 0
 
 
@@ -128,6 +129,13 @@ def expect(hca: int, source: int, nbytes: int) -> int:
 
 
 @device
+def await_expected(hca: int) -> int:
+    """Wait until expected ranges are in the stage, if there are any."""
+    ring = load(hca + t.CTL_DMA)
+    return settle(ring) if load(ring + RING_RANGES) != 0 else 0
+
+
+@device
 def read(hca: int, dest: int, source: int, nbytes: int, ahead: int) -> int:
     """Copy from a PE's memory to that of the engine. ahead: number of bytes, at least nbytes, that will be read next."""
     ring, done = by_dma(hca), 0
@@ -153,13 +161,13 @@ def read(hca: int, dest: int, source: int, nbytes: int, ahead: int) -> int:
 
 @device
 def write(hca: int, dest: int, source: int, nbytes: int, joins: int) -> int:
-    """Copy to a PE's memory. More than COMMAND_DATA bytes are page-locked and stay unchanged until settle().
+    """Copy to a PE's memory. More than INLINE_BYTES bytes must be in page-locked memory and must not change until settle().
 
     joins: 1 if the order of this WRITE and the next one does not matter.
     """
     ring = load(hca + t.CTL_DMA)
     forget(hca)
-    if nbytes <= COMMAND_BYTES - COMMAND_DATA:
+    if nbytes <= INLINE_BYTES:
         copy(begin(ring, INLINE, dest, 0, nbytes) + COMMAND_DATA, source, nbytes)
     else:
         store(begin(ring, WRITE, dest, source, nbytes) + COMMAND_JOINS, joins)

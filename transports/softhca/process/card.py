@@ -46,8 +46,9 @@ class Card:
         self.engine = engine or engines.make("cpu", 0, 0)
         self.tables, self.port = self.engine.tables, port
         self._memory = self.engine.memory()
-        #: File descriptor of the UAR pages.
+        self._check(faults or Faults())  # before the engine runs
         by_dma = bool(self.tables.ring)
+        #: File descriptor of the UAR pages.
         self.bar = self._memory.create(layout.BAR, Segment(0, layout.BAR_SIZE, on_host or by_dma))
         self.objects = Objects(self.tables, self._memory, on_host=on_host and not by_dma, secret_keys=port is not None)
         self.firmware = Firmware(self.tables, self.objects, port)
@@ -77,12 +78,16 @@ class Card:
 
     # ------------------------------------------------------------------------------------------------------------------ faults
 
-    def set_faults(self, faults: Faults) -> None:
-        """Replace the faults. The engine, which counts down to some of them, is paused meanwhile."""
+    def _check(self, faults: Faults) -> None:
+        """Raise ValueError if the engine does not have these faults."""
         if faults.late and (not DELAYS_DATA or self.tables.ring):
             raise ValueError("late: a software NIC with a dma engine, or on a GPU, does not delay data")
         if faults.split_atomics and self.tables.ring:
             raise ValueError("atomics=split: a software NIC with a dma engine does not split atomics")
+
+    def set_faults(self, faults: Faults) -> None:
+        """Replace the faults. The engine, which counts down to some of them, is paused meanwhile."""
+        self._check(faults)
         control, paused = self.tables, self.paused
         self.pause()
         self._faulty = bool(faults.delay or faults.fail or faults.stop or faults.split_atomics or faults.late)

@@ -262,7 +262,7 @@ class SoftHCA(Observer):
         self._whole = map_registers is not None
         self._card_name, self._pe = name, pe
         self._connection = _Connection(name, pe)
-        #: Its engine: "cpu", "cuda", or "dma".
+        #: Its engine: "cpu", or "cuda" or "dma" with a hash of its kernel.
         self.engine: str | None = self._connection.server["engine"]
         self._bar = self._connection.fds[0]
         self._pages: set[int] = set()

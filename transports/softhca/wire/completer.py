@@ -199,7 +199,7 @@ def take_data(hca: int, qp: int, conn: int, entry: int, psn: int, data: int, nby
         if locate(hca, qp, conn, entry, place * mtu + done, LOCAL_WRITE) == 0:
             return 0
         number = min(load(conn + r.REQ_ROOM), nbytes - done)
-        write_fetched(hca, qp, load(conn + r.REQ_FOUND), data + done, number, 1)
+        write_fetched(hca, qp, load(conn + r.REQ_FOUND), data + done, number, 0 if psn == load(entry + r.ENTRY_LAST) else 1)
         done += number
     return 1
 

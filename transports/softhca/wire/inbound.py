@@ -64,7 +64,10 @@ def admit(hca: int, port: int, work: int, bth: int, length: int, source: int) ->
 
 @device
 def from_peer(port: int, conn: int, source: int) -> int:
-    """Whether a socket address has the peer's IP address."""
+    """Whether a socket address has the peer's IP address, and its UDP port if all of its packets come from that port."""
+    udp = load(conn + r.CONN_UDP)
+    if udp != 0 and load_be32(source) & 0xFFFF != udp:
+        return 0
     if load(port + r.PORT_V4) != 0:
         return 1 if load_any_u32(source + r.SOCKADDR_V4) == load_any_u32(conn + r.CONN_GID) else 0
     for offset in range(0, 16, 4):

@@ -1,4 +1,4 @@
-"""The loop of a cpu engine with a wire: like engine/loop.py, and packets between the visits to queue pairs."""
+"""The loop of an engine on a CPU with a wire: like engine/loop.py, and packets between the visits to queue pairs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,8 +23,13 @@ from pgas.transports.softhca.wire.requester import post_wqes, transmit, watch
 
 @device
 def visit_any(hca: int, qp: int, work: int) -> int:
-    """Visit a queue pair, whose peer is on this card or on another one."""
-    return visit(hca, qp, work) if load(qp + t.QP_WIRE) == 0 else visit_connection(hca, qp, work)
+    """Visit a queue pair, whose peer is on this card or on another one. The firmware sets QP_WIRE before the state."""
+    state = state_of(qp)
+    if state != t.RTS and state != t.ERR:
+        return 0
+    if load(qp + t.QP_WIRE) != 0:
+        return visit_connection(hca, qp, work)
+    return visit(hca, qp, work) if state == t.ERR or dma.by_dma(hca) == 0 else 0
 
 
 @device
@@ -80,6 +85,7 @@ def _make(stamp: int) -> Callable[[int], int]:
                 send_frames(port)
             idle_turns = 0 if busy else idle_turns + 1
             wait(port, idle_turns)
+        dma.settle(dma.by_dma(hca))
         return stamp
 
     return loop

@@ -184,7 +184,7 @@ class WirePort:
         mac = path["rmac_47_32"].to_bytes(2, "big") + path["rmac_31_0"].to_bytes(4, "big")
         self.records.connect(
             row, address.packed, self._sockaddr(address, udp_port_of(mac)), mtu=mtu_nbytes(qpc["mtu"]), log_msg_max=qpc["log_msg_max"],
-            rnr_timer=qpc["min_rnr_nak"], receive_psn=qpc["next_rcv_psn"],
+            rnr_timer=qpc["min_rnr_nak"], receive_psn=qpc["next_rcv_psn"], udp=udp_port_of(mac) if mac.startswith(layout.MAC_PREFIX) else 0,
         )  # fmt: skip
         return self.records.connection(row)
 

@@ -1,8 +1,8 @@
 """The records of the wire: the port, and for each queue pair with a peer on another card its connection and its posted WQEs.
 
-Like the tables of contexts (softhca/tables.py), they are rows whose fields are all int64, in private memory of the card. Only the cpu
-engine has a wire. The firmware writes a connection's fields up to CONN_RETRIES, before the state of the queue pair allows the engine to
-read them; the engine writes all others. PSNs are ever-growing here; packets have their low 24 bits.
+Like the tables of contexts (softhca/tables.py), they are rows whose fields are all int64, in private memory of the card. Only engines on a
+CPU have a wire. The firmware writes a connection's fields up to CONN_RETRIES, before the state of the queue pair allows the engine to read
+them; the engine writes all others. PSNs are ever-growing here; packets have their low 24 bits.
 
 A connection is both ends of RC. Its requester has posted WQEs in a ring, from REQ_TAIL to REQ_HEAD, each with the PSNs from ENTRY_FIRST to
 ENTRY_LAST. These PSNs satisfy REQ_UNACKED <= REQ_SEND <= REQ_HIGH <= REQ_NEXT: acknowledged before REQ_UNACKED, sent before REQ_HIGH, and
@@ -29,6 +29,7 @@ WINDOW_FIRST, RESEND_FIRST_NS = 32, 20_000_000
 
 # ------------------------------------------------------------------------------------------------------------------ connection
 (
+    CONN_UDP,  # the peer's UDP port if all of its packets come from it; 0: they may come from any
     CONN_GID,  # the peer's address, in network order: 4 bytes for IPv4, 16 for IPv6
     CONN_GID_END,
     CONN_SOCKADDR,  # the peer's socket address, 32 bytes
@@ -79,7 +80,7 @@ WINDOW_FIRST, RESEND_FIRST_NS = 32, 20_000_000
     RESP_FATAL,  # syndrome of the NAK that moved the queue pair to ERR; 0: none
     RESP_REPLAYS,  # atomics that were executed
     CONN_UNNUMBERED,  # packets that came in a row with identification 0, up to UNNUMBERED_ENOUGH
-) = range(0, 8 * 48, 8)
+) = range(0, 8 * 49, 8)
 
 _FIELDS = {name.removeprefix("CONN_"): place for name, place in list(globals().items()) if name.startswith(("CONN_", "REQ_", "RESP_"))}
 
@@ -207,7 +208,9 @@ class Records:
         """Return the address of the connection of a queue pair, for QP_WIRE."""
         return int(self.connections.ctypes.data) + row * CONN_ROW
 
-    def connect(self, row: int, gid: bytes, sockaddr: bytes, *, mtu: int, log_msg_max: int, rnr_timer: int, receive_psn: int) -> None:
+    def connect(
+        self, row: int, gid: bytes, sockaddr: bytes, *, mtu: int, log_msg_max: int, rnr_timer: int, receive_psn: int, udp: int
+    ) -> None:
         """Set the connection of a queue pair that becomes RTR.
 
         Args:
@@ -218,10 +221,12 @@ class Records:
             log_msg_max: log2 of the maximum number of bytes of a message.
             rnr_timer: min_rnr_nak.
             receive_psn: PSN of the first request.
+            udp: CONN_UDP.
         """
         raw = self.connections[row : row + 1].view(np.uint8)
         raw[:] = 0
         raw[CONN_GID : CONN_GID + len(gid)] = np.frombuffer(gid, np.uint8)
+        self.connections[row]["udp"] = udp
         raw[CONN_SOCKADDR : CONN_SOCKADDR + len(sockaddr)] = np.frombuffer(sockaddr, np.uint8)
         record = self.connections[row]
         record["entries"] = self._entries.ctypes.data + row * ENTRIES * ENTRY_ROW

@@ -258,14 +258,18 @@ def send_atomic(qp: int, port: int, entry: int, bth: int, psn: int) -> int:
 def begin_reads(hca: int, qp: int, conn: int) -> int:
     """Begin to read the data of the packets that transmit() will send, in their order, as far as there is room."""
     dma.forget(hca)
-    psn, current = load(conn + r.REQ_SEND), load(conn + r.REQ_CURRENT)
+    psn, current, fetches = load(conn + r.REQ_SEND), load(conn + r.REQ_CURRENT), load(conn + r.REQ_READS)
     end = min(load(conn + r.REQ_NEXT), load(conn + r.REQ_UNACKED) + load(conn + r.REQ_WINDOW), psn + PACKETS_PER_VISIT)
     while psn < end:
         entry = entry_of(conn, current)
         if load(entry + r.ENTRY_LAST) >= psn:
             first, mtu = load(entry + r.ENTRY_FIRST), load(conn + r.CONN_MTU)
             offset, needed = (psn - first) * mtu, min((end - first) * mtu, load(entry + t.WORK_NBYTES))
-            while load(entry + t.WORK_OPCODE) < Opcode.RDMA_READ and offset < needed:
+            if load(entry + t.WORK_OPCODE) >= Opcode.RDMA_READ:
+                fetches, offset = fetches + 1, needed
+                if fetches > load(conn + r.CONN_READS_MAX):
+                    return 0
+            while offset < needed:
                 if locate(hca, qp, conn, entry, offset, t.LOCAL_READ) == 0:
                     return 0
                 nbytes, found = min(load(conn + r.REQ_ROOM), needed - offset), load(conn + r.REQ_FOUND)
@@ -288,7 +292,7 @@ def transmit(hca: int, qp: int, port: int) -> int:
         return 0
     if dma.by_dma(hca) != 0:
         begin_reads(hca, qp, conn)
-        dma.settle(dma.by_dma(hca))
+        dma.await_expected(hca)
     while sent < PACKETS_PER_VISIT and load(conn + r.REQ_SEND) < load(conn + r.REQ_NEXT):
         if send_next(hca, qp, port, conn) == 0:
             break
