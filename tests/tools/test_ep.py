@@ -64,6 +64,7 @@ def test_table_and_json(tmp_path):
     assert all(row["dispatch_us"] > 0 and row["combine_us"] > 0 and row["both_us"] > 0 for row in written["rows"])
 
 
+@pytest.mark.slow
 def test_rows_that_do_not_arrive():
     done = ep(2, "--tokens", "4", program=WITHOUT_ROWS, status=1)
     assert re.search(r"ep: error: 4 tokens, bf16, pgas: PE 0: \d+ wrong rows from PE 0, the first is row 0", done.stderr)

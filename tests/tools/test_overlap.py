@@ -84,6 +84,7 @@ def test_table_json_and_picture(tmp_path):
     assert image.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_tiles_that_do_not_arrive(tmp_path):
     result = tmp_path / "overlap.json"
     done = overlap(2, "--m", "16", "--n", "4", "--k", "4", "--json", str(result), program=WITHOUT_DATA, status=1)

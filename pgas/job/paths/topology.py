@@ -274,10 +274,8 @@ def _over(name: str, neighbors: Neighbors, pes: Sequence[PE], engine: str) -> st
     """
     if real := [pe for pe in pes if pe.nic != SOFTHCA]:
         return _over_devices(pes, real)
-    why, by = (
-        f": {pes[0].nic_reason}" if pes[0].nic_reason else "",
-        choose_engine(engine, pes[0].gpu is not None, not neighbors.one_machine),
-    )
+    why = f": {pes[0].nic_reason}" if pes[0].nic_reason else ""
+    by = choose_engine(engine, pes[0].gpu is not None, not neighbors.one_machine)
     if neighbors.one_machine:
         return f"over the software NIC ({by} engine){why}"
     if not has_wire(engine, pes[0]):

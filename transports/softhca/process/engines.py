@@ -150,7 +150,7 @@ class CopyingKernel(Protocol):
         """Raise TimeoutError if it has ended."""
 
     def stop(self) -> None:
-        """Free its resources when it has ended, which it has been told."""
+        """Wait until it has ended, which it has been told to do."""
 
 
 class _SimulatedCopies:
