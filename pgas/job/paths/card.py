@@ -55,21 +55,21 @@ class SoftwareCard:
         self._timeline, self._own_address = timeline, own_address
         self.sharing = [pe.number for pe in pes if pe.node == pes[me].node]
         self._requested, self._gpu, self._pes, self._me, self._warn, self._rung_by_cpu = requested, gpu, pes, me, warn, rung_by_cpu
+        self._several = len(self.sharing) != len(pes)  # whether there are several nodes
         self._process: SoftHCAProcess | None = None
 
     def _net(self, engine: str) -> str:
         """The address or interface of the port: PGAS_SOFTHCA_NET; if that is not set, there is a port if there are several nodes."""
-        several = len(self.sharing) != len(self._pes)
-        if engine == "cuda" and not several:
+        if engine == "cuda" and not self._several:
             return ""
-        return str(self._requested["PGAS_SOFTHCA_NET"]) or (self._own_address if several else "")
+        return str(self._requested["PGAS_SOFTHCA_NET"]) or (self._own_address if self._several else "")
 
     def begin(self) -> tuple[str, int]:
         """Start the software NIC with the engine and on the GPU that the variables request. Raises TransportError."""
         from pgas.transports.softhca.process import client
 
         requested, gpu = self._requested, self._gpu
-        engine = topology.choose_engine(requested["PGAS_ENGINE"], gpu is not None, len(self.sharing) != len(self._pes))
+        engine = topology.choose_engine(requested["PGAS_ENGINE"], gpu is not None, self._several)
         faults = requested["PGAS_SOFTHCA_FAULTS"]
         if requested["PGAS_SIM_WEAK"] is not None and not faults:
             # A pass of a thread takes less than a microsecond, a pass of the cuda engine in the simulator more than a thousand.

@@ -116,13 +116,13 @@ def slow_engine(pes: Sequence[PE], gpu: str) -> str | None:
     return None
 
 
-def choose_engine(requested: str, on_gpus: bool, wired: bool) -> str:
+def choose_engine(requested: str, on_gpus: bool, several: bool) -> str:
     """Return the engine of the software NIC.
 
     Args:
         requested: value of PGAS_ENGINE.
         on_gpus: whether heaps are in GPU memory.
-        wired: whether the software NIC has a port.
+        several: whether the job has several nodes without RDMA devices, between which WQEs need a port.
 
     Raises:
         TransportError: if the requested engine cannot access the heaps.
@@ -133,7 +133,7 @@ def choose_engine(requested: str, on_gpus: bool, wired: bool) -> str:
         )
     if requested != "auto":
         return requested
-    return ("dma" if wired else "cuda") if on_gpus else "cpu"
+    return ("dma" if several else "cuda") if on_gpus else "cpu"
 
 
 def numbers_for_tests(per_node: Sequence[int], n_pes: int) -> list[int]:
@@ -286,7 +286,7 @@ def _over(name: str, neighbors: Neighbors, pes: Sequence[PE], engine: str) -> st
 
 def has_wire(engine: str, pe: PE) -> bool:
     """Whether the software NIC of a PE's node can reach other nodes, which the cuda engine cannot."""
-    return choose_engine(engine, pe.gpu is not None, wired=True) != "cuda"
+    return choose_engine(engine, pe.gpu is not None, several=True) != "cuda"
 
 
 def _over_devices(pes: Sequence[PE], real: Sequence[PE]) -> str:

@@ -111,7 +111,7 @@ def forget(hca: int) -> int:
 
 @device
 def expect(hca: int, source: int, nbytes: int) -> int:
-    """Begin to read a range, or its beginning, into the stage; settle() waits for it. Return 0 if there is no room."""
+    """Start reading a range, or its beginning, into the stage; settle() waits for it. Return 0 if there is no room."""
     ring = load(hca + t.CTL_DMA)
     number, used = load(ring + RING_RANGES), load(ring + RING_USED)
     nbytes = min(nbytes, STAGE_BYTES - used)

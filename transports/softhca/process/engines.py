@@ -5,6 +5,7 @@ Kernels run on a GPU or in the simulator.
 
 import contextlib
 import ctypes
+import functools
 import hashlib
 import threading
 import time
@@ -92,7 +93,7 @@ class _SimulatedKernel(_Thread):
 
         super().__init__(Tables(workers=self.CTAS))
         self._kernel = block.loop[self.CTAS, block.THREADS]
-        self._beat = _Beat(_beat_of(self.tables))
+        self._beat = _Beat(functools.partial(self.tables.set, tables.CTL_BEAT))
 
     def _loop(self) -> None:
         self._kernel(self.tables.address)
@@ -126,10 +127,6 @@ class _Beat(threading.Thread):
         self._ended.set()
         if self.is_alive():
             self.join()
-
-
-def _beat_of(tables_: Tables) -> Callable[[int], object]:
-    return lambda beats: tables_.set(tables.CTL_BEAT, beats)
 
 
 class CopyingKernel(Protocol):
@@ -189,14 +186,14 @@ class _ByDma(_Thread):
         self._ring = kernel.page_locked(dma.RING_BYTES)
         address = int(self._ring.ctypes.data)
         super().__init__(Tables(page_locked=kernel.page_locked, ring=address), loop.run)
-        self._head, self._beat_at = address + dma.RING_HEAD, address + dma.RING_BEAT
-        self._beat = _Beat(lambda beats: atomics.store_release_u64(self._beat_at, beats))
+        self._address = address
+        self._beat = _Beat(functools.partial(atomics.store_release_u64, address + dma.RING_BEAT))
 
     def memory(self) -> Memory:
         return self._kernel.memory()
 
     def start(self) -> None:
-        self._kernel.start(int(self._ring.ctypes.data))
+        self._kernel.start(self._address)
         self._beat.start()
         super().start()
 
@@ -207,7 +204,7 @@ class _ByDma(_Thread):
     def stop(self) -> None:
         super().stop()
         self._beat.stop()
-        atomics.store_release_u64(self._head, dma.STOP & (1 << 64) - 1)
+        atomics.store_release_u64(self._address + dma.RING_HEAD, dma.STOP & (1 << 64) - 1)
         self._kernel.stop()
 
 
@@ -296,7 +293,8 @@ def _kernel(device: int, sms: int) -> Engine:
             code = compiler.compiled(block.loop, block.SIGNATURE).cubin  # before a PE waits for it
             self.words = f"cuda {hashlib.sha256(code).hexdigest()[:16]}"
             self.tables = Tables(workers=self.PER_SM * (min(sms, available) if sms else available), mirror=Image())
-            self._beat = _Beat(_beat_of(self.tables), lambda: check(driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent"))
+            set_beat = functools.partial(self.tables.set, tables.CTL_BEAT)
+            self._beat = _Beat(set_beat, lambda: check(driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent"))
 
         def memory(self) -> Memory:
             return vmm.GPUMemory(device)

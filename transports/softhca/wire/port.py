@@ -182,9 +182,10 @@ class WirePort:
             return 0
         address, path = ipaddress.ip_address(gid[12:] if self.v4 else gid), qpc["primary_address_path"]
         mac = path["rmac_47_32"].to_bytes(2, "big") + path["rmac_31_0"].to_bytes(4, "big")
+        udp_port = udp_port_of(mac)
         self.records.connect(
-            row, address.packed, self._sockaddr(address, udp_port_of(mac)), mtu=mtu_nbytes(qpc["mtu"]), log_msg_max=qpc["log_msg_max"],
-            rnr_timer=qpc["min_rnr_nak"], receive_psn=qpc["next_rcv_psn"], udp=udp_port_of(mac) if mac.startswith(layout.MAC_PREFIX) else 0,
+            row, address.packed, self._sockaddr(address, udp_port), mtu=mtu_nbytes(qpc["mtu"]), log_msg_max=qpc["log_msg_max"],
+            rnr_timer=qpc["min_rnr_nak"], receive_psn=qpc["next_rcv_psn"], udp=udp_port if mac.startswith(layout.MAC_PREFIX) else 0,
         )  # fmt: skip
         return self.records.connection(row)
 

@@ -256,7 +256,7 @@ def send_atomic(qp: int, port: int, entry: int, bth: int, psn: int) -> int:
 
 @device
 def begin_reads(hca: int, qp: int, conn: int) -> int:
-    """Begin to read the data of the packets that transmit() will send, in their order, as far as there is room."""
+    """Start reading the data of the packets that transmit() will send, in their order, as far as there is room."""
     dma.forget(hca)
     psn, current, fetches = load(conn + r.REQ_SEND), load(conn + r.REQ_CURRENT), load(conn + r.REQ_READS)
     end = min(load(conn + r.REQ_NEXT), load(conn + r.REQ_UNACKED) + load(conn + r.REQ_WINDOW), psn + PACKETS_PER_VISIT)
