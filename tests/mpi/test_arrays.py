@@ -144,6 +144,25 @@ def test_copies_of_no_elements(heap, shape):
                 copied.copy_to_device(np.ones(shape, np.int32))
 
 
+@pytest.mark.parametrize("shape", [(4, 0), (4, 0, 0), (4, 0, 5), (4, 3, 0, 2), (0, 3)])
+def test_subscripts_of_no_elements(heap, shape):
+    """They have NumPy's shapes, also in views of views, and assignments write nothing."""
+    array, host, after = heap.zeros(shape, np.int16), np.zeros(shape, np.int16), heap.zeros(8, np.int16)
+    for items in ((slice(1, 3),), (slice(None), slice(None)), (slice(None), slice(0, 1)), (slice(2, 3), slice(None, None, 2))):
+        view, expected = array[items], host[items]
+        assert isinstance(view, pgas.SymmetricArray)
+        assert (view.shape, view[:].shape, view[::2].shape) == (expected.shape, expected[:].shape, expected[::2].shape)
+        array[items] = 7
+        array[items] = expected
+        with pytest.raises(ValueError, match="broadcast"):
+            array[items] = np.ones((*expected.shape, 2), np.int16)
+    with pytest.raises(IndexError):
+        array[shape[0]]
+    with pytest.raises(IndexError):
+        array[shape[0]] = 1
+    assert not after.copy_to_host().any()
+
+
 def test_copies_from_no_elements(heap):
     """They would leave the array as it was, without an error."""
     array = heap.full(3, 2, np.int16)

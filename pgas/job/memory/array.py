@@ -106,7 +106,8 @@ def _outside() -> tuple[types.FrameType, int]:
 
 
 def _c_strides(shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
-    return tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    """Return strides in C order. An axis without elements counts as one, because Numba takes an axis with stride 0 for one element."""
+    return tuple(dtype.itemsize * math.prod(max(extent, 1) for extent in shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def _refuse_freed(block: HeapBlock) -> None:
@@ -380,18 +381,30 @@ else:
             """Return an element or a view. A view that was made before is returned again, so that calls with it are also repeated ones."""
             key = _key(item)
             if key is None:
-                return super().__getitem__(item)
+                return self._viewed(item)
             views = self.__dict__.setdefault("_pgas_views", {})
             if (view := views.get(key)) is not None and view.stream is self.stream:
                 if (block := block_of(self)) is not None:
                     _refuse_freed(block)
                 return view
-            view = super().__getitem__(item)
+            view = self._viewed(item)
             if isinstance(view, SymmetricArray):
                 if len(views) >= _MOST_VIEWS:
                     views.clear()
                 views[key] = view
             return view
+
+        def _viewed(self, item: Any) -> Any:
+            if self.size:
+                return super().__getitem__(item)
+            shape = np.empty(self.shape, self.dtype)[item].shape
+            return self._with_layout(shape, _c_strides(shape, self.dtype))
+
+        def __setitem__(self, item: Any, value: Any) -> None:
+            if self.size:
+                super().__setitem__(item, value)
+            else:
+                np.broadcast_to(np.empty(np.shape(value)), self._viewed(item).shape)  # Raises what NumPy raises.
 
         view, squeeze = _checked(_DeviceArray.view), _checked(_DeviceArray.squeeze)
 
