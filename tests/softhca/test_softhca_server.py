@@ -181,6 +181,19 @@ def test_the_card_ends_with_the_process_that_started_it(program):
     wait_until(lambda: name not in client.find(), "its socket remains")
 
 
+def test_the_card_does_not_end_before_the_process_that_started_it(program):
+    """Linux closes the sockets of a process that dies before it reports its end, with GPU memory seconds before."""
+    parent = program(
+        "import sys\nfrom pgas.transports.softhca.process import client\n"
+        "p = client.start(2)\np._control.close()\nprint(p.pid, flush=True)\nsys.stdin.read()"
+    )
+    pid = int(parent.stdout.readline())
+    time.sleep(1)
+    assert not gone(pid)
+    parent.kill()
+    wait_until(lambda: gone(pid), "the card outlives its parent", 2)
+
+
 @pytest.mark.slow
 def test_a_busy_card_ends_with_the_process_that_started_it(program):
     """It waits for the rest of a message, and a child of its parent keeps the control socket open, but it ends within seconds."""

@@ -22,7 +22,7 @@ from pgas.transports.mlx5.doorbell import UAR_BF_OFFSET, UarType
 from pgas.transports.nic.adapter import AdapterGone, AddressPath, FirstError, Inspection, PortAddress, QueueState, Uar
 from pgas.transports.softhca import layout
 from pgas.transports.softhca.process import bar, messages
-from pgas.transports.softhca.process.messages import RequestKind
+from pgas.transports.softhca.process.messages import END, RequestKind
 from pgas.transports.softhca.syndromes import command_text
 
 #: Time limit in seconds for the start of a software NIC; the first start after an installation compiles the engine.
@@ -43,6 +43,8 @@ class SoftHCAProcess:
 
     def end(self, timeout_s: float = 15.0) -> None:
         """End the software NIC now, even if it is in use; kill it after the timeout. Further calls do nothing."""
+        with contextlib.suppress(OSError):  # in case it has been closed
+            self._control.send(END)
         _hang_up(self._control)
         try:
             self._process.wait(timeout_s)

@@ -14,6 +14,9 @@ from typing import Any
 
 from pgas.base.errors import TransportError
 
+#: What PE 0 sends through the control socket before it closes it; without it, PE 0 is dying.
+END = b"end"
+
 
 class RequestKind(IntEnum):
     """Kinds of messages."""

@@ -22,6 +22,7 @@ from typing import Any
 from pgas.base import credentials
 from pgas.base.config import Faults
 from pgas.base.errors import PgasError, TransportError
+from pgas.base.liveness import readable
 from pgas.kernels import window
 from pgas.transports.memory.protocol import Loan, Memory, Segment
 from pgas.transports.mlx5.doorbell import UarType
@@ -29,7 +30,7 @@ from pgas.transports.softhca.firmware.objects import EQN, RequestRefused
 from pgas.transports.softhca.firmware.queue_pairs import Refused
 from pgas.transports.softhca.process import engines, messages
 from pgas.transports.softhca.process.card import Card
-from pgas.transports.softhca.process.messages import RequestKind
+from pgas.transports.softhca.process.messages import END, RequestKind
 from pgas.transports.softhca.syndromes import command_text
 from pgas.transports.softhca.wire.port import WirePort
 
@@ -47,8 +48,8 @@ _GRACE_S = 1.0
 #: Seconds in which it can then stop the engine and complete the trace file.
 _STOP_S = 10.0
 
-#: Seconds that a software NIC with a failed engine stays. Under MPS, the failure of a PE process causes the engine to fail, and the other
-#: PEs must detect the failure of the PE first.
+#: Seconds that a software NIC stays whose engine has failed, or whose PE 0 is dying: the other PEs must detect the failure of the PE first.
+#: Under MPS, it causes the engine to fail; and the end of a process that has GPU memory is reported seconds after its sockets are closed.
 _NEWS_S = 4.0
 
 
@@ -354,3 +355,13 @@ def main(arguments: list[str] | None = None) -> None:
         os._exit(1)  # skip CUDA's exit handlers, which may wait
     noticed.set()
     card.stop()
+    if _hung_up(control):
+        readable(parent, _NEWS_S)
+
+
+def _hung_up(control: socket.socket) -> bool:
+    """Whether the control socket was closed without END."""
+    try:
+        return not control.recv(len(END), socket.MSG_DONTWAIT)
+    except OSError:
+        return False
