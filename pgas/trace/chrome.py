@@ -134,18 +134,46 @@ def _calls(process: _Process, pe: TracedPE, found: flows.Flows, tids: dict[int, 
         begin, end = calls[0].begin, max(call.end for call in calls)
         tid = process.track(_BLOCK, 2 * block, 0, f"block {block}")
         process.slice(tid, made[launch].name if launch in made else "kernel", "kernel", begin, end, launch=launch)
+    for calls in _together(pe):
+        event, end, waits = calls[0], max(call.end for call in calls), flows.is_wait(calls[0])
+        lane = lanes.lane((event.block, waits), event.begin, end)
+        name = f"block {event.block}" + (": waits" if waits else "")
+        tid = process.track(_BLOCK, 2 * event.block + waits, lane, name)
+        tids.update((id(call), tid) for call in calls)
+        args = _arguments(pe, event)
+        if len(calls) > 1:
+            args["threads"] = len(calls)
+        if posts := [post for call in calls for post in found.posts_of.get(id(call), ())]:
+            args["queue pair"] = ", ".join(str(queue % pe.job["num_qps"]) for queue in sorted({post.queue for post in posts}))
+        if (write := found.ended_by.get(id(event))) is not None:
+            args["ended by"] = f"{write.full_name} of PE {write.pe}, block {write.block}"
+        title = _title(event) + (f" by {len(calls)} threads" if len(calls) > 1 else "")
+        process.slice(tid, title, "wait" if waits else "call", event.begin, end, **args)
+
+
+def _together(pe: TracedPE) -> list[list[Event]]:
+    """Return the calls of kernels in the order of their beginnings. Calls that move no data and that several threads make at once are one.
+
+    These are calls such as fence(), and waits for the same word, which would take a track for each thread of a block.
+    """
+    found: list[list[Event]] = []
+    latest: dict[Any, tuple[list[Event], set[int]]] = {}  #: calls that may be joined, and their threads
+    until: dict[Any, int] = {}  #: their last end
     for event in pe.events:
-        if event.in_kernel:
-            waits = flows.is_wait(event)
-            lane = lanes.lane((event.block, waits), event.begin, event.end)
-            name = f"block {event.block}" + (": waits" if waits else "")
-            tid = tids[id(event)] = process.track(_BLOCK, 2 * event.block + waits, lane, name)
-            args = _arguments(pe, event)
-            if posts := found.posts_of.get(id(event)):
-                args["queue pair"] = ", ".join(str(queue % pe.job["num_qps"]) for queue in sorted({post.queue for post in posts}))
-            if (write := found.ended_by.get(id(event))) is not None:
-                args["ended by"] = f"{write.full_name} of PE {write.pe}, block {write.block}"
-            process.slice(tid, _title(event), "wait" if waits else "call", event.begin, event.end, **args)
+        if not event.in_kernel:
+            continue
+        key: Any = None
+        if event.scope == 0 and (flows.is_wait(event) or (event.peer < 0 and event.name not in pe.collectives)):
+            key = event.launch, event.block, event.code, event.comparison, event.peer, event.address, event.word, event.value
+        calls, threads = latest.get(key, ([], {event.thread}))
+        if event.thread in threads or event.begin >= until[key]:
+            calls, threads = [], set()
+            found.append(calls)
+        if key is not None:
+            latest[key], until[key] = (calls, threads), max(until.get(key, 0), event.end)
+        calls.append(event)
+        threads.add(event.thread)
+    return found
 
 
 def _title(event: Event) -> str:

@@ -12,7 +12,7 @@ import pytest
 from jobs import also
 from jobs import job as job
 from jobs import real_job as real_job
-from written import WrittenPE
+from written import SIGNAL, WrittenPE
 
 from pgas.base import events, parameters
 from pgas.base.errors import PgasError, TransportError
@@ -192,6 +192,23 @@ with pgas.init():
     assert trace.pes[0].lost == {events.BLOCKS: 36}
     assert [e.value for e in trace.events() if e.name == "p"] == list(range(36, 100))
     assert any(re.match("PE 0: the oldest 36 events of block 0 were overwritten", line) for line in summary(trace))
+
+
+def test_calls_of_many_threads_at_once_are_one(tmp_path):
+    """A fence in every thread of a block would take a track per thread. Calls that move data are one slice each."""
+    zero = WrittenPE(tmp_path / "t", 0, n_pes=1)
+    for turn in (0, 100):
+        for thread in range(10):
+            zero.call("put", 10 + turn, 12 + turn, thread=thread, peer=0, address=SIGNAL + 8 * thread, nbytes=8)
+            zero.call("fence", 20 + turn + thread / 10, 30 + turn, thread=thread)
+            zero.call("signal_wait_until", 40 + turn, 50 + turn + thread, thread=thread, address=SIGNAL, value=7, comparison=5)
+    zero.call("fence", 300, 301)
+    zero.file.close()
+    slices = [event for event in of_phase(chrome.render(read([str(tmp_path / "t.0")])), "X") if event["cat"] in ("call", "wait")]
+    assert Counter((event["name"], event["args"].get("threads")) for event in slices) == {
+        ("put 8 bytes to PE 0", None): 20, ("fence by 10 threads", 10): 2, ("signal_wait_until by 10 threads", 10): 2, ("fence", None): 1
+    }  # fmt: skip
+    assert [event["dur"] for event in slices if "threads" in event["args"]] == [10, 19, 10, 19]
 
 
 def test_a_killed_job_keeps_what_it_wrote(job, tmp_path):

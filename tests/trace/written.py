@@ -23,10 +23,17 @@ class WrittenPE:
     def launch(self, kernel, begin, end):
         self.file.add(events.HOST, events.LAUNCHED, _ns(begin), _ns(end), address=self.file.name(kernel))
 
-    def call(self, name, begin, end, *, block=0, launch=1, peer=events.NOBODY, address=0, nbytes=0, word=0, value=0, comparison=0):
+    def call(
+        self, name, begin, end, *, block=0, launch=1, peer=events.NOBODY, address=0, nbytes=0, word=0, value=0, comparison=0, thread=0
+    ):
         ring = events.BLOCKS + block
         ticket = self._tickets[ring] = self._tickets.get(ring, -1) + 1
-        what = operation.NAMES.index(name) | comparison << events.COMPARISON_SHIFT | ticket << events.TICKET_SHIFT
+        what = (
+            operation.NAMES.index(name)
+            | comparison << events.COMPARISON_SHIFT
+            | thread << events.THREAD_SHIFT
+            | ticket << events.TICKET_SHIFT
+        )
         record = (
             what,
             _ns(begin),
