@@ -404,7 +404,7 @@ else:
             if self.size:
                 super().__setitem__(item, value)
             else:
-                np.broadcast_to(np.empty(np.shape(value)), self._viewed(item).shape)  # Raises what NumPy raises.
+                np.empty(self._viewed(item).shape)[...] = np.empty(np.shape(value))  # Raises NumPy's error if it does not fit.
 
         view, squeeze = _checked(_DeviceArray.view), _checked(_DeviceArray.squeeze)
 
