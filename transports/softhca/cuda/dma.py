@@ -31,9 +31,7 @@ LOOK = 1024
 load, load_shared, load_shared_u32, load_acquire = map(
     kernel_ops.for_kernel, (kernel_ops.load, kernel_ops.load_shared, kernel_ops.load_shared_u32, kernel_ops.load_acquire)
 )
-store, store_data, store_release, fence = map(
-    kernel_ops.for_kernel, (kernel_ops.store, kernel_ops.store_data, kernel_ops.store_release, kernel_ops.fence)
-)
+store, store_data, fence = map(kernel_ops.for_kernel, (kernel_ops.store, kernel_ops.store_data, kernel_ops.fence))
 compare_swap, compare_swap_u32 = map(kernel_ops.for_kernel, (kernel_ops.compare_swap_relaxed, kernel_ops.compare_swap_relaxed_u32))
 _changed = kernel_ops.of_kernel(changed)
 
@@ -124,13 +122,14 @@ def loop(ring: Any) -> None:
                     copy_together(me & 31, i64(32), dest, source, load(command + d.COMMAND_NBYTES))
             cuda.syncthreads()
             k += number
-            if load(first + d.COMMAND_KIND) != d.READ:
+            if k < head - done and load(first + d.COMMAND_KIND) != d.READ:
                 if me == 0:
                     fence()
                 cuda.syncthreads()
         turns = turns + 1 if head == done else i64(0)
         if me == 0 and head != done:
-            store_release(ring + d.RING_DONE, head)
+            fence()  # before RING_DONE and before the next batch, for which st.release would not be enough
+            store_data(ring + d.RING_DONE, head)
         done = head
         if me == 0 and turns != 0:
             cuda.nanosleep(20)  # lets another thread run in the simulator

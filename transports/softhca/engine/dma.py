@@ -56,6 +56,9 @@ RING_BYTES = STAGE + STAGE_BYTES
 #: Value of RING_HEAD that ends the kernel.
 STOP = -1
 
+#: Shift of the turns of a wait: it spins in its first SPINS << _SPIN_SHIFT turns, which take a few microseconds.
+_SPIN_SHIFT = 4
+
 _WQEBB = w.WQEBB
 
 
@@ -66,12 +69,18 @@ def by_dma(hca: int) -> int:
 
 
 @device
+def _pause(turns: int) -> int:
+    """Wait for the kernel: spin, then yield. Return the number of turns."""
+    idle(min(turns >> _SPIN_SHIFT, YIELDS - 1))
+    return turns + 1
+
+
+@device
 def begin(ring: int, kind: int, dest: int, source: int, nbytes: int) -> int:
     """Begin a command when there is room for it, and return its address; push() follows."""
     pushed, turns = load(ring + RING_PUSHED), 0
     while pushed - load_acquire(ring + RING_DONE) >= COMMAND_SLOTS:
-        turns = min(turns + 1, YIELDS - 1)
-        idle(turns)
+        turns = _pause(turns)
     command = ring + RING_COMMANDS + (pushed & (COMMAND_SLOTS - 1)) * COMMAND_BYTES
     store(command + COMMAND_KIND, kind)
     store(command + COMMAND_DEST, dest)
@@ -93,8 +102,7 @@ def settle(ring: int) -> int:
     """Wait until all commands have been executed. ring: result of by_dma()."""
     turns = 0
     while ring != 0 and load_acquire(ring + RING_DONE) != load(ring + RING_PUSHED):
-        turns = min(turns + 1, YIELDS - 1)
-        idle(turns)
+        turns = _pause(turns)
     return 0
 
 
