@@ -35,7 +35,7 @@ def _thread() -> tuple[int, int]:
 _WORKERS = {"block": _block, "warp": _warp, "thread": _thread}
 
 #: Maximum number of registers per thread: with 1,024 threads in a CTA (-t), each has 64.
-_LIMITS = {"warp": 64}
+_LIMITS = {"warp": 64, "block": 64}
 
 
 @cuda.jit(device=True)

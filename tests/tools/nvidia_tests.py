@@ -85,7 +85,7 @@ def run_together(chosen: list[Case], prefix: Sequence[str], variables: dict[str,
     """Run device tests, each file in one job. Returns the results of run(), read from the reports of both PEs."""
     results: dict[Case, tuple[str, str]] = {}
     for name in dict.fromkeys(case.name.partition("::")[0] for case in chosen):
-        cases_of_file = [case for case in chosen if case.name.startswith(f"{name}::")]
+        cases_of_file = [case for case in chosen if case.name.partition("::")[0] == name]
         names, reports = [case.name for case in cases_of_file], Path("build").resolve()
         for old in reports.glob("nvidia-*.xml"):
             old.unlink()
