@@ -95,6 +95,14 @@ def test_a_program_by_dma(tmp_path):
     assert ended.bridge["packets"] > 100
 
 
+def test_a_route_with_a_smaller_mtu(tmp_path):
+    """A router reports it, before queue pairs are connected; their MTU would otherwise be 4,096, as the interfaces have 9,000."""
+    (tmp_path / "program.py").write_text(PROGRAM.replace("ROUNDS", "2"))
+    ended = run(tmp_path, "program.py", route_mtu=1400, PGAS_TRANSPORT="ibgda", PGAS_DEBUG="info")
+    assert ended.statuses == [0, 0], ended
+    assert [output.count("right") for output in ended.outputs] == [1, 1]
+
+
 @slow
 def test_a_program_over_ipv6(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM.replace("ROUNDS", "12"))

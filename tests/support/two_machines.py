@@ -24,7 +24,7 @@ machine() {
 machine; a=$pid; machine; b=$pid
 bridge= first= second=
 trap 'kill $a $b $bridge $first $second 2> /dev/null' EXIT
-enter() { ip link add end$1 type veth peer name wire netns $2; ip link set end$1 up; nsenter --target $2 --net sh -c "
+enter() { ip link add end$1 mtu MTU type veth peer name wire mtu MTU netns $2; ip link set end$1 up; nsenter --target $2 --net sh -c "
   ip link set lo up; ip address add $3/24 dev wire ${4-}; ip link set wire up"; }
 enter 1 $a FIRST_ADDRESS OPTIONS
 enter 2 $b SECOND_ADDRESS OPTIONS
@@ -39,6 +39,20 @@ wait $second; echo $? >> status; second=
 kill $bridge; wait $bridge; bridge=
 """
 
+#: In place of the bridge, a router between interfaces with an MTU of 9,000, whose route to the second machine has a smaller one.
+_ROUTER = """
+set -eu
+ip link set lo up
+ip address add 192.168.0.1/32 dev lo
+ip route add 10.0.0.1 dev end1
+ip route add 10.0.0.2 dev end2 mtu lock ROUTE
+for name in ip_forward conf/all/proxy_arp conf/end1/proxy_arp_pvlan conf/end2/proxy_arp_pvlan; do echo 1 > /proc/sys/net/ipv4/$name; done
+nsenter --target $1 --net ip route add default dev wire
+nsenter --target $2 --net ip route add default dev wire
+echo ready
+exec sleep 1000
+"""
+
 
 class Outcome(NamedTuple):
     """What two launchers did."""
@@ -48,7 +62,7 @@ class Outcome(NamedTuple):
     bridge: dict[str, int]  #: packets, lost, repeated, reordered, damaged
 
 
-def run(folder, *program, n=1, faults="", hook="true", timeout_s=600, version=4, **variables):
+def run(folder, *program, n=1, faults="", hook="true", timeout_s=600, version=4, route_mtu=0, **variables):
     """Run a job of n PEs on each of two machines, and return its outcome.
 
     Args:
@@ -57,6 +71,7 @@ def run(folder, *program, n=1, faults="", hook="true", timeout_s=600, version=4,
         faults: arguments of lossy_bridge.py.
         hook: commands of the shell between the start of the launchers and their end; $bridge is the bridge's process.
         version: version of IP.
+        route_mtu: if not 0, the MTU of the route to the second machine, through a router instead of the bridge.
         variables: environment variables of both launchers.
     """
     if subprocess.run(["unshare", "--map-root-user", "--net", "true"], check=False, capture_output=True).returncode:
@@ -66,7 +81,9 @@ def run(folder, *program, n=1, faults="", hook="true", timeout_s=600, version=4,
     shared = [sys.executable, "-m", "pgas.run", "-n", str(n), "--nnodes", "2", "--master", master, "--node-rank"]
     commands = [shlex.quote(shlex.join([*shared, rank, *map(str, program)])) for rank in "01"]
     bridge = shlex.join([sys.executable, str(ROOT / "tests/support/lossy_bridge.py"), "end1", "end2", *faults.split()])
-    script = _SCRIPT.replace("OPTIONS", "nodad" if version == 6 else "")
+    if route_mtu:
+        bridge = f"bash -c {shlex.quote(_ROUTER.replace('ROUTE', str(route_mtu)))} router $a $b"
+    script = _SCRIPT.replace("OPTIONS", "nodad" if version == 6 else "").replace("MTU", "9000" if route_mtu else "1500")
     for name, text in {
         "FIRST_ADDRESS": first, "SECOND_ADDRESS": second, "BRIDGE": bridge, "FIRST_COMMAND": commands[0], "SECOND_COMMAND": commands[1],
         "HOOK": hook,

@@ -14,7 +14,7 @@ which of the two works.
 import contextlib
 import ctypes
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pgas.base.errors import PgasError, TransportError
@@ -342,6 +342,10 @@ class DevX:
             entry = query_roce_address(self, number, self._gid.index)
             gid, link_layer = entry["source_l3_address"].to_bytes(16, "big"), "Ethernet"
         return PortAddress(number, link_layer, int(port.active_mtu), int(port.lid), gid, self._port.rate_gbps)
+
+    def path_mtus(self, gids: Iterable[bytes]) -> dict[bytes, int]:
+        """Return nothing: fabrics of RDMA devices have one MTU."""
+        return {}
 
     def destination_mac(self, pdn: int, remote: PortAddress, path: AddressPath) -> bytes:
         """Return the MAC that libmlx5 and the kernel resolve for an address handle, like NVSHMEM and DOCA."""

@@ -8,7 +8,7 @@ The last group is for an adapter that is another process: memory is shared with 
 be read. For a physical NIC, these calls do nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -139,6 +139,9 @@ class Adapter(Protocol):
 
     def destination_mac(self, pdn: int, remote: PortAddress, path: AddressPath) -> bytes:
         """Return the destination MAC of packets to a remote Ethernet port: the port's, or that of a router. pdn: any domain."""
+
+    def path_mtus(self, gids: Iterable[bytes]) -> dict[bytes, int]:
+        """Return the largest qpc.mtu whose packets reach each of these GIDs of other ports; without an entry, the ports' count."""
 
     def syndrome_words(self, syndrome: int) -> str:
         """Return the meaning of a refused command's syndrome, "" if unknown. Syndromes are the firmware's own."""

@@ -5,7 +5,7 @@ Subclasses differ in what drives the queues: kernels themselves (ibgda/nic.py), 
 
 import contextlib
 import struct
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from pgas.base.errors import CompletionError, PgasError, TransportError
@@ -98,6 +98,17 @@ class AdapterNIC(NIC):
         self._psns = tuple(first_psn(port) for _ in qpns)
         return astuple(_Introduction(qpns, self._heap_key, port, self.qps[0].log_rd_atomic, self._psns))
 
+    def _measure(self, met: list[Any]) -> None:
+        gids = {PortAddress(*port).gid for _, _, port, *_ in met}
+        own = PortAddress(*met[self._me][2]).gid
+        measured = self._everywhere(lambda: tuple(self.adapter.path_mtus(gids - {own}).items())) if len(gids) > 1 else [()] * len(met)
+        self._path_mtus = [dict(pairs) for pairs in measured]
+
+    def _path_mtu(self, pe: int, own: PortAddress, peer: PortAddress) -> int:
+        """Return the qpc.mtu to a PE: the least of both ports and both directions."""
+        there, back = self._path_mtus[self._me].get(peer.gid, peer.active_mtu), self._path_mtus[pe].get(own.gid, own.active_mtu)
+        return min(own.active_mtu, peer.active_mtu, there, back)
+
     def _connect(self, met: list[Any]) -> None:
         introductions = [_Introduction(qpns, key, PortAddress(*port), *rest) for qpns, key, port, *rest in met]
         own = introductions[self._me].port
@@ -109,7 +120,8 @@ class AdapterNIC(NIC):
                 self.adapter.set_index(qp.qpn, self.first_index)
             peer = introductions[pe]
             theirs = self._me * self._num + i
-            qp.connect(peer.qpns[theirs], own, peer.port, peer.log_rd_atomic, (self._psns[number], peer.psns[theirs]))
+            port = replace(own, active_mtu=self._path_mtu(pe, own, peer.port))
+            qp.connect(peer.qpns[theirs], port, peer.port, peer.log_rd_atomic, (self._psns[number], peer.psns[theirs]))
             record = layout.RECORDS + number * layout.RECORD_SIZE
             dbr, register = self._doorbell(number)
             for offset, value in (

@@ -349,6 +349,13 @@ class SoftHCA(Observer):
             raise TransportError(f"{self.name} has an InfiniBand port")
         return layout.MAC_PREFIX + remote.lid.to_bytes(2, "big")
 
+    def path_mtus(self, gids: Iterable[bytes]) -> dict[bytes, int]:
+        """Return the MTUs of the paths to other nodes (path_mtu)."""
+        from pgas.transports.softhca.process.path_mtu import path_mtus
+
+        port = self._connection.server["port"]
+        return path_mtus(bytes.fromhex(port["gid"]), port["mtu"], gids) if port is not None else {}
+
     def syndrome_words(self, syndrome: int) -> str:
         return command_text(syndrome)
 

@@ -31,7 +31,7 @@ _BUFFER = 8 << 20
 
 # Constants of Linux that the module socket lacks.
 _SO_NO_CHECK, _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 11, 32, 33
-_IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_DO = 10, 23, 2
+IP_MTU_DISCOVER, IPV6_MTU_DISCOVER, PMTUDISC_DO = 10, 23, 2
 _SIOCGIFMTU, _IFREQ = 0x8921, struct.Struct("16si20x")
 
 _FAMILY, _IFADDRS_NEXT, _IFADDRS_NAME, _IFADDRS_ADDR = struct.Struct("<H"), 0, 8, 24
@@ -86,12 +86,24 @@ def mtu_of(interface: str, *, v4: bool) -> Mtu:
     """Return the largest MTU of RoCE whose packets fit into those of an interface (annex A17.9.1)."""
     with socket.socket(socket.AF_INET if v4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
         _, nbytes = _IFREQ.unpack(fcntl.ioctl(probe, _SIOCGIFMTU, _IFREQ.pack(interface.encode(), 0)))
-    room = nbytes - (icrc.IPV4_BYTES if v4 else icrc.IPV6_BYTES) - icrc.UDP_BYTES - OVERHEAD_MAX
-    fitting = [mtu for mtu in Mtu if mtu_nbytes(mtu) <= room]
-    if not fitting:
-        least = nbytes - room + mtu_nbytes(min(Mtu))
+    if (mtu := mtu_within(nbytes, v4=v4)) is None:
+        least = mtu_nbytes(min(Mtu)) + _headers(v4=v4)
         raise TransportError(f"the software NIC needs an MTU of at least {least} bytes, but that of {interface} is {nbytes}")
-    return fitting[-1]
+    return mtu
+
+
+def mtu_within(nbytes: int, *, v4: bool) -> Mtu | None:
+    """Return the largest MTU of RoCE whose packets are at most nbytes long; None if there is none."""
+    return max((mtu for mtu in Mtu if mtu_nbytes(mtu) <= nbytes - _headers(v4=v4)), default=None)
+
+
+def _headers(*, v4: bool) -> int:
+    return (icrc.IPV4_BYTES if v4 else icrc.IPV6_BYTES) + icrc.UDP_BYTES + OVERHEAD_MAX
+
+
+def address_of(gid: bytes) -> _Address:
+    """Return the address of a GID."""
+    return ipaddress.ip_address(gid[len(_V4_MAPPED) :] if gid.startswith(_V4_MAPPED) else gid)
 
 
 def udp_port_of(mac: bytes) -> int:
@@ -145,11 +157,11 @@ class WirePort:
             with contextlib.suppress(OSError):  # only root may exceed the limit
                 bound.setsockopt(socket.SOL_SOCKET, forced, _BUFFER)
         if self.v4:  # no fragments, and therefore identification 0; and no UDP checksum, because the ICRC covers more
-            bound.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_DO)
+            bound.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, PMTUDISC_DO)
             bound.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
         else:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            bound.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_DO)
+            bound.setsockopt(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, PMTUDISC_DO)
         try:
             try:
                 bound.bind((str(self.address), UDP_PORT))
@@ -180,7 +192,7 @@ class WirePort:
         """
         if gid == self.gid and not self._loops_back:
             return 0
-        address, path = ipaddress.ip_address(gid[12:] if self.v4 else gid), qpc["primary_address_path"]
+        address, path = address_of(gid), qpc["primary_address_path"]
         mac = path["rmac_47_32"].to_bytes(2, "big") + path["rmac_31_0"].to_bytes(4, "big")
         udp_port = udp_port_of(mac)
         self.records.connect(
