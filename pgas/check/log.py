@@ -15,8 +15,8 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterator
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -159,25 +159,21 @@ def _head(pe: int, groups: Iterator[_Group], first: _Group) -> tuple[bool, int, 
 def _in_turn(path: Path) -> Iterator[_Group]:
     """Yield the events of a log in groups that begin with a turn, and in parts of those that have many."""
     turn = -1
-    group: list[Event] = []
-    for event in _read(path):
-        at = _TURNS.get(event[0])
-        if at is not None and event[at] is not None:
-            if group:
-                yield turn, group
-            turn, group = max(turn, event[at]), []
-        elif len(group) == _BATCH:
-            yield turn, group
-            group = []
-        group.append(event)
-    if group:
-        yield turn, group
+    for events in _read(path):
+        starts = [i for i, event in enumerate(events) if event[0] in _TURNS and event[_TURNS[event[0]]] is not None]
+        ends = [*starts, len(events)]
+        if ends[0]:
+            yield turn, events[: ends[0]]
+        for i, end in pairwise(ends):
+            turn = max(turn, events[i][_TURNS[events[i][0]]])
+            yield turn, events[i:end]
 
 
-def _read(path: Path) -> Iterable[Event]:
+def _read(path: Path) -> Iterator[list[Event]]:
+    """Yield the events of a log as they were written together, at most _BATCH or what came in between."""
     with open(path, "rb") as file:
         while True:
             try:
-                yield from pickle.load(file)
+                yield pickle.load(file)
             except (EOFError, pickle.UnpicklingError):  # The second: the process was killed.
                 return

@@ -235,7 +235,8 @@ class _Replayer(record.Recorder):
         for kept in self._late:
             kept.fenced = kept.fenced or (scope != "block" and kept.thread is watch.thread())
 
-    def accessed(self, kind: int, addr: int, nbytes: int, frame: FrameType, *, shared: bool) -> None:
+    def accessed(self, kind: int, place: tuple[int, int], frame: FrameType, *, shared: bool) -> None:
+        addr, nbytes = place
         own = (kept for kept in self._late if kept.store and kept.pairs[0][0] == addr)
         self._make([kept for kept in own if kept.thread is watch.thread()])  # It must see what it has stored.
         site = self.site(frame)

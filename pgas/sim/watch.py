@@ -25,8 +25,15 @@ LOAD, STORE, ATOMIC, SAME = range(4)
 class KernelWatcher(ThreadWatcher, Protocol):
     """Receives what the threads of kernels do."""
 
-    def accessed(self, kind: int, addr: int, nbytes: int, frame: FrameType, *, shared: bool) -> None:
-        """The calling thread accesses an element. frame: the kernel's frame; shared: whether it is in the block's shared memory."""
+    def accessed(self, kind: int, place: tuple[int, int], frame: FrameType, *, shared: bool) -> None:
+        """The calling thread accesses an element.
+
+        Args:
+            kind: LOAD, STORE, ATOMIC, or SAME.
+            place: its address and size.
+            frame: the kernel's frame.
+            shared: whether it is in the block's shared memory.
+        """
 
     def fenced(self, scope: str) -> None:
         """The calling thread executes a fence of CUDA: "block", "gpu", or "sys"."""
@@ -61,13 +68,15 @@ def element(array: Any, idx: Any) -> tuple[int, int] | None:
     if found is None and (found := _place(array)) is None:
         return None
     address, strides, shape, nbytes = found
+    if type(idx) is int and len(shape) == 1:
+        return address + (idx if idx >= 0 else idx + shape[0]) * strides[0], nbytes
     if type(idx) is not tuple:
         idx = (idx,)
     if len(idx) != len(shape):
         return None
     try:
         for i, stride, n in zip(idx, strides, shape):  # strict=True would take time
-            at = index(i)
+            at = i if type(i) is int else index(i)
             address += (at if at >= 0 else at + n) * stride
     except TypeError:  # a slice
         return None
@@ -90,7 +99,7 @@ def _of_elements(kind: Any, watcher: KernelWatcher, *, shared: bool) -> None:
 
     def load(array: Any, idx: Any) -> Any:
         if (at := element(array, idx)) is not None:
-            watcher.accessed(LOAD, *at, sys._getframe(1), shared=shared)
+            watcher.accessed(LOAD, at, sys._getframe(1), shared=shared)
         return get(array, idx)
 
     def store(array: Any, idx: Any, value: Any) -> None:
@@ -102,7 +111,7 @@ def _of_elements(kind: Any, watcher: KernelWatcher, *, shared: bool) -> None:
         put(array, idx, value)
         after = element_of(view, idx)
         same = (before == after or before != before) and before.tobytes() == after.tobytes()  # The second: it is not a number.
-        watcher.accessed(SAME if same else STORE, *at, sys._getframe(1), shared=shared)
+        watcher.accessed(SAME if same else STORE, at, sys._getframe(1), shared=shared)
 
     kind.__getitem__, kind.__setitem__ = load, store
 
@@ -120,7 +129,7 @@ def _of_cuda(watcher: KernelWatcher) -> None:
 def _atomic(watcher: KernelWatcher, operation: Any, *, takes_index: bool) -> Any:
     def atomic(array: Any, *args: Any) -> Any:
         if (at := element(array, args[0] if takes_index else 0)) is not None:
-            watcher.accessed(ATOMIC, *at, sys._getframe(1), shared=isinstance(array, SharedArray))
+            watcher.accessed(ATOMIC, at, sys._getframe(1), shared=isinstance(array, SharedArray))
         return operation(array, *args)
 
     return atomic
@@ -129,7 +138,7 @@ def _atomic(watcher: KernelWatcher, operation: Any, *, takes_index: bool) -> Any
 def _hinted(watcher: KernelWatcher, operation: Any, kind: int) -> Any:
     def hinted(array: Any, idx: Any, *value: Any) -> Any:
         if (at := element(array, idx)) is not None:
-            watcher.accessed(kind, *at, sys._getframe(1), shared=isinstance(array, SharedArray))
+            watcher.accessed(kind, at, sys._getframe(1), shared=isinstance(array, SharedArray))
         return operation(array, idx, *value)
 
     return hinted
