@@ -157,7 +157,7 @@ def _head(pe: int, groups: Iterator[_Group], first: _Group) -> tuple[bool, int, 
 
 
 def _in_turn(path: Path) -> Iterator[_Group]:
-    """Yield the events of a log in groups that begin with a turn, and in parts of those that have many."""
+    """Yield the events of a log in groups that begin with a turn. Groups that were not written together come in parts."""
     turn = -1
     for events in _read(path):
         starts = [i for i, event in enumerate(events) if event[0] in _TURNS and event[_TURNS[event[0]]] is not None]
@@ -170,7 +170,7 @@ def _in_turn(path: Path) -> Iterator[_Group]:
 
 
 def _read(path: Path) -> Iterator[list[Event]]:
-    """Yield the events of a log as they were written together, at most _BATCH or what came in between."""
+    """Yield the lists of events in which a log was written."""
     with open(path, "rb") as file:
         while True:
             try:

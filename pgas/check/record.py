@@ -120,7 +120,7 @@ class Recorder:
         first = self._first + thread.block.linear * self._threads_of_block
         before = (mem.load(addr, nbytes) if nbytes in (4, 8) else None,) if kind == watch.ATOMIC else ()
         if shared:  # This is tagged() and number() without calls, which would take time.
-            addr |= log.SHARED | first << _BLOCK_SHIFT
+            addr |= log.SHARED | self._first + thread.block.linear << _BLOCK_SHIFT
         elif addr not in self._window:
             addr |= log.PRIVATE
         site = self._sites.get((id(frame.f_code), frame.f_lasti)) or self.site(frame)

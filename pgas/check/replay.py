@@ -202,6 +202,7 @@ class _Replayer(record.Recorder):
         self.log = self._lines = _Sites()
         self._plan, self._where = plan, folder
         self._values: list[Value] = []
+        self._outside: dict[int, int] = {}  #: by address of shared and other memory, which differs between runs, its number in the values
         self._late: list[_Kept] = []  #: what is kept
         self._has_waited, self._patience_s = False, _PATIENCE_S
         self._changing = threading.RLock()
@@ -402,7 +403,8 @@ class _Replayer(record.Recorder):
 
     def _note(self, addr: int, nbytes: int) -> None:
         if len(self._values) < _MOST_VALUES and nbytes in (1, 2, 4, 8):
-            self._values.append((addr, nbytes, int(mem.load(addr, nbytes))))
+            of_run = addr if addr in self._window else log.PRIVATE | self._outside.setdefault(addr, len(self._outside))
+            self._values.append((of_run, nbytes, int(mem.load(addr, nbytes))))
         self._mark(_READ)
 
     def _note_call(self, given: dict[str, Any], result: Any, name: str) -> None:
