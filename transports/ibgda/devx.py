@@ -344,7 +344,7 @@ class DevX:
         return PortAddress(number, link_layer, int(port.active_mtu), int(port.lid), gid, self._port.rate_gbps)
 
     def path_mtus(self, gids: Iterable[bytes]) -> dict[bytes, int]:
-        """Return nothing: fabrics of RDMA devices have one MTU."""
+        """Return nothing, because devices do not receive routers' reports."""
         return {}
 
     def destination_mac(self, pdn: int, remote: PortAddress, path: AddressPath) -> bytes:

@@ -99,15 +99,21 @@ class AdapterNIC(NIC):
         return astuple(_Introduction(qpns, self._heap_key, port, self.qps[0].log_rd_atomic, self._psns))
 
     def _measure(self, met: list[Any]) -> None:
-        gids = {PortAddress(*port).gid for _, _, port, *_ in met}
-        own = PortAddress(*met[self._me][2]).gid
-        measured = self._everywhere(lambda: tuple(self.adapter.path_mtus(gids - {own}).items())) if len(gids) > 1 else [()] * len(met)
-        self._path_mtus = [dict(pairs) for pairs in measured]
+        """Let the first PE of each port measure the paths from there."""
+        gids = [PortAddress(*port).gid for _, _, port, *_ in met]
+        own, self._path_mtus = gids[self._me], {}
 
-    def _path_mtu(self, pe: int, own: PortAddress, peer: PortAddress) -> int:
+        def step() -> tuple[tuple[bytes, int], ...]:
+            return tuple(self.adapter.path_mtus({*gids} - {own}).items()) if gids.index(own) == self._me else ()
+
+        if len({*gids}) > 1:
+            found = zip(gids, self._everywhere(step), strict=True)
+            self._path_mtus = {(gid, to): mtu for gid, paths in found for to, mtu in paths}
+
+    def _path_mtu(self, own: PortAddress, peer: PortAddress) -> int:
         """Return the qpc.mtu to a PE: the least of both ports and both directions."""
-        there, back = self._path_mtus[self._me].get(peer.gid, peer.active_mtu), self._path_mtus[pe].get(own.gid, own.active_mtu)
-        return min(own.active_mtu, peer.active_mtu, there, back)
+        both = (own.gid, peer.gid), (peer.gid, own.gid)
+        return min(own.active_mtu, peer.active_mtu, *(self._path_mtus[way] for way in both if way in self._path_mtus))
 
     def _connect(self, met: list[Any]) -> None:
         introductions = [_Introduction(qpns, key, PortAddress(*port), *rest) for qpns, key, port, *rest in met]
@@ -120,7 +126,7 @@ class AdapterNIC(NIC):
                 self.adapter.set_index(qp.qpn, self.first_index)
             peer = introductions[pe]
             theirs = self._me * self._num + i
-            port = replace(own, active_mtu=self._path_mtu(pe, own, peer.port))
+            port = replace(own, active_mtu=self._path_mtu(own, peer.port))
             qp.connect(peer.qpns[theirs], port, peer.port, peer.log_rd_atomic, (self._psns[number], peer.psns[theirs]))
             record = layout.RECORDS + number * layout.RECORD_SIZE
             dbr, register = self._doorbell(number)

@@ -350,7 +350,7 @@ class SoftHCA(Observer):
         return layout.MAC_PREFIX + remote.lid.to_bytes(2, "big")
 
     def path_mtus(self, gids: Iterable[bytes]) -> dict[bytes, int]:
-        """Return the MTUs of the paths to other nodes (path_mtu)."""
+        """Return the qpc.mtu of the paths to other nodes (path_mtu.py)."""
         from pgas.transports.softhca.process.path_mtu import path_mtus
 
         port = self._connection.server["port"]

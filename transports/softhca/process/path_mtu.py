@@ -45,11 +45,12 @@ def path_mtus(own: bytes, mtu: int, gids: Iterable[bytes]) -> dict[bytes, int]:
             for fd, _ in poller.poll(left * 1e3):
                 probe, gid = probes[fd]
                 error = probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                if error == errno.EMSGSIZE:
-                    found[gid] = _send(probe, found[gid])
-                else:  # it has arrived, or cannot be reached
+                if error == errno.ECONNREFUSED:  # it has arrived
                     poller.unregister(fd)
                     del probes[fd]
+                elif error == errno.EMSGSIZE:
+                    with contextlib.suppress(OSError):  # the route has gone
+                        found[gid] = _send(probe, found[gid])
     return found
 
 
@@ -68,7 +69,7 @@ def _probe(own: bytes, gid: bytes) -> socket.socket:
 
 
 def _send(probe: socket.socket, mtu: int) -> int:
-    """Send a datagram of the largest qpc.mtu that Linux deems possible, at most mtu; return that."""
+    """Send a datagram of the largest qpc.mtu that the known MTU of the route allows, at most mtu; return that."""
     v4 = probe.family == socket.AF_INET
     for _ in Mtu:  # a report may come between the two calls
         nbytes = probe.getsockopt(*((socket.IPPROTO_IP, _IP_MTU) if v4 else (socket.IPPROTO_IPV6, _IPV6_MTU)))
