@@ -49,7 +49,8 @@ _GRACE_S = 1.0
 _STOP_S = 10.0
 
 #: Seconds that a software NIC stays whose engine has failed, or whose PE 0 is dying: the other PEs must detect the failure of the PE first.
-#: Under MPS, it causes the engine to fail; and the end of a process that has GPU memory is reported seconds after its sockets are closed.
+#: Under MPS, the failure of a PE causes the engine to fail; and the end of a process that has GPU memory is reported seconds after its
+#: sockets are closed.
 _NEWS_S = 4.0
 
 
@@ -351,12 +352,15 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:
         with contextlib.suppress(OSError):
             print(f"pgas: the software NIC cannot continue: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        noticed.set()
         time.sleep(_NEWS_S)
         os._exit(1)  # skip CUDA's exit handlers, which may wait
     noticed.set()
-    card.stop()
-    if _hung_up(control):
-        readable(parent, _NEWS_S)
+    try:
+        card.stop()
+    finally:
+        if _hung_up(control):
+            readable(parent, _NEWS_S)
 
 
 def _hung_up(control: socket.socket) -> bool:
