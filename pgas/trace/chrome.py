@@ -145,14 +145,14 @@ def _calls(process: _Process, pe: TracedPE, found: flows.Flows, tids: dict[int, 
             args["threads"] = len(calls)
         if posts := [post for call in calls for post in found.posts_of.get(id(call), ())]:
             args["queue pair"] = ", ".join(str(queue % pe.job["num_qps"]) for queue in sorted({post.queue for post in posts}))
-        if (write := found.ended_by.get(id(event))) is not None:
+        if (write := next((found.ended_by[id(call)] for call in calls if id(call) in found.ended_by), None)) is not None:
             args["ended by"] = f"{write.full_name} of PE {write.pe}, block {write.block}"
         title = _title(event) + (f" by {len(calls)} threads" if len(calls) > 1 else "")
         process.slice(tid, title, "wait" if waits else "call", event.begin, end, **args)
 
 
 def _together(pe: TracedPE) -> list[list[Event]]:
-    """Return the calls of kernels in the order of their beginnings. Calls that move no data and that several threads make at once are one.
+    """Return the calls of kernels in the order of their beginnings. Concurrent calls of several threads that move no data are one.
 
     These are calls such as fence(), and waits for the same word, which would take a track for each thread of a block.
     """
@@ -167,10 +167,10 @@ def _together(pe: TracedPE) -> list[list[Event]]:
             key = event.launch, event.block, event.code, event.comparison, event.peer, event.address, event.word, event.value
         calls, threads = latest.get(key, ([], {event.thread}))
         if event.thread in threads or event.begin >= until[key]:
-            calls, threads = [], set()
+            calls, threads, until[key] = [], set(), 0
             found.append(calls)
         if key is not None:
-            latest[key], until[key] = (calls, threads), max(until.get(key, 0), event.end)
+            latest[key], until[key] = (calls, threads), max(until[key], event.end)
         calls.append(event)
         threads.add(event.thread)
     return found

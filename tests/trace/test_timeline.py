@@ -194,7 +194,7 @@ with pgas.init():
     assert any(re.match("PE 0: the oldest 36 events of block 0 were overwritten", line) for line in summary(trace))
 
 
-def test_calls_of_many_threads_at_once_are_one(tmp_path):
+def test_concurrent_calls_of_many_threads_are_one(tmp_path):
     """A fence in every thread of a block would take a track per thread. Calls that move data are one slice each."""
     zero = WrittenPE(tmp_path / "t", 0, n_pes=1)
     for turn in (0, 100):
