@@ -9,6 +9,7 @@ import pytest
 
 import pgas
 from mpi.checks import N
+from pgas.job.memory.array import block_of
 
 NO_COPY = r"^a symmetric array cannot be copied or pickled, because it refers to this PE's memory; use array\.copy_to_host\(\) instead$"
 
@@ -151,11 +152,13 @@ def test_subscripts_of_no_elements(heap, shape):
     for items in ((slice(1, 3),), (slice(None), slice(None)), (slice(None), slice(0, 1)), (slice(2, 3), slice(None, None, 2))):
         view, expected = array[items], host[items]
         assert isinstance(view, pgas.SymmetricArray)
+        assert block_of(view) is block_of(array)
         assert (view.shape, view[:].shape, view[::2].shape) == (expected.shape, expected[:].shape, expected[::2].shape)
         array[items] = 7
         array[items] = expected
         with pytest.raises(ValueError, match="broadcast"):
             array[items] = np.ones((*expected.shape, 2), np.int16)
+    assert block_of(after[3:3]) is block_of(after)
     with pytest.raises(IndexError):
         array[shape[0]]
     with pytest.raises(IndexError):

@@ -141,7 +141,7 @@ class Adapter(Protocol):
         """Return the destination MAC of packets to a remote Ethernet port: the port's, or that of a router. pdn: any domain."""
 
     def path_mtus(self, gids: Iterable[bytes]) -> dict[bytes, int]:
-        """Return the largest qpc.mtu whose packets reach each of these GIDs of other ports; for a GID without an entry, the ports' MTUs apply."""
+        """Return the largest qpc.mtu whose packets reach each of these GIDs of other ports. Without an entry, the ports' MTUs apply."""
 
     def syndrome_words(self, syndrome: int) -> str:
         """Return the meaning of a refused command's syndrome, "" if unknown. Syndromes are the firmware's own."""

@@ -365,6 +365,9 @@ else:
 
     _IN_SLICES = {int, type(None)}
 
+    #: Types of subscripts of Numba's arrays.
+    _SUBSCRIPTS = (int, np.integer, slice)
+
     def _bits(mine: Any, other: Any) -> tuple[Any, Any]:
         """View arrays as unsigned integers if Python's buffers have no name for their dtype, such as ml_dtypes' bfloat16."""
         if mine.dtype.isbuiltin != 2 or other.dtype != mine.dtype:
@@ -395,9 +398,13 @@ else:
             return view
 
         def _viewed(self, item: Any) -> Any:
-            if self.size:
-                return super().__getitem__(item)
-            shape = np.empty(self.shape, self.dtype)[item].shape
+            if self.size or not all(isinstance(i, _SUBSCRIPTS) for i in (item if isinstance(item, tuple) else (item,))):
+                view = super().__getitem__(item)
+                if not isinstance(view, SymmetricArray) or view.size:
+                    return view
+                shape = view.shape
+            else:
+                shape = np.empty(self.shape, self.dtype)[item].shape
             return self._with_layout(shape, _c_strides(shape, self.dtype))
 
         def __setitem__(self, item: Any, value: Any) -> None:
@@ -436,7 +443,9 @@ else:
         def _with_layout(self, shape: Any, strides: Any) -> "SymmetricArray":
             if (block := block_of(self)) is not None:
                 _refuse_freed(block)
-            return type(self)(shape, strides, self.dtype, self.stream, self.gpu_data)  # type: ignore[call-arg, arg-type]
+            made = type(self)(shape, strides, self.dtype, self.stream, self.gpu_data)  # type: ignore[call-arg, arg-type]
+            made.gpu_data = self.gpu_data  # Numba gives empty arrays a null pointer, but empty symmetric arrays also have addresses.
+            return made
 
         def _reshaped(self, call: str, *shape: Any, order: str) -> "SymmetricArray":
             like = as_strided(np.empty(0, self.dtype), self.shape, self.strides)  # It needs no memory, because it is never read.
@@ -487,7 +496,7 @@ else:
         strides = strides or _c_strides(shape, dtype)
         pointer = compiler.checked_memory(address, block.nbytes, block, _refuse_freed)
         array = SymmetricArray(shape, strides, dtype, gpu_data=pointer)  # type: ignore[call-arg, arg-type]
-        array.gpu_data = pointer  # Because Numba gives empty arrays a null pointer, but empty symmetric arrays also have addresses.
+        array.gpu_data = pointer  # as in _with_layout()
         array._block = block
         return array
 
