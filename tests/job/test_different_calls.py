@@ -76,7 +76,8 @@ def test_a_call_without_a_partner(job):
     assert ended.only_line(1) == "no error", ended
 
 
-@pytest.mark.parametrize("transport", ["p2p", jobs.also("ibgda")])
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["p2p", "ibgda"])
 def test_different_calls_that_wait_for_nobody(job, transport):
     """Roots do not wait, so that neither may have seen the other's call when its own ends. The next call finds the difference."""
     text = """

@@ -255,6 +255,7 @@ def test_death_of_the_process_that_started_a_pe(real_job):
     assert ended.seconds < jobs.SOON
 
 
+@pytest.mark.slow
 def test_dead_pe_of_three(real_job):
     text = "say('process', me, os.getpid())\nif me == 2:\n    time.sleep(0.2)\n    os._exit(0)\nwait(['kernel', 'barrier'][me], word)\n"
     ended = real_job(INIT + text, npes=3, wrapper=("/bin/sh", "-c", '"$0" "$@"; sleep 60'))
