@@ -160,13 +160,11 @@ def _in_turn(path: Path) -> Iterator[_Group]:
     """Yield the events of a log in groups that begin with a turn. Groups that were not written together come in parts."""
     turn = -1
     for events in _read(path):
-        starts = [i for i, event in enumerate(events) if event[0] in _TURNS and event[_TURNS[event[0]]] is not None]
-        ends = [*starts, len(events)]
-        if ends[0]:
-            yield turn, events[: ends[0]]
-        for i, end in pairwise(ends):
-            turn = max(turn, events[i][_TURNS[events[i][0]]])
-            yield turn, events[i:end]
+        turns = [(i, event[at]) for i, event in enumerate(events) if (at := _TURNS.get(event[0])) is not None and event[at] is not None]
+        for (i, at), (end, _) in pairwise([(0, turn), *turns, (len(events), turn)]):
+            turn = max(turn, at)
+            if i < end:
+                yield turn, events[i:end]
 
 
 def _read(path: Path) -> Iterator[list[Event]]:

@@ -189,25 +189,14 @@ class Order:
 
     def follow(self, parts: Iterable[tuple[int, list[log.Event]]]) -> None:
         """Take the events of a job in an order in which releases precede what they released: of a PE, and some that follow each other."""
-        handlers, load, words, findings, read = self._handlers, log.LOAD, self._words, self.findings, self._memory.read
+        handlers = self._handlers
         with collector.paused():  # Otherwise it takes 40% of the time.
             for pe, events in parts:
-                live = self._pe(pe).live
                 for event in events:
-                    if event[0] != load:
+                    if event[0] == log.LOAD:
+                        self._load(pe, event)
+                    else:
                         handlers[event[0]](pe, *event[1:])
-                        continue
-                    _, number, addr, nbytes, site = event  # Most events are loads, for which another call would take time.
-                    thread = live.get(number) or self._by_host(pe, number)
-                    if addr in words:
-                        findings.awaited(addr)
-                    access = thread.loads.get(site)
-                    if access is None:
-                        access = thread.loads[site] = MemoryAccess(READ, thread.now(), site, "is read")
-                    findings.pending = thread.pending
-                    if addr & _TAGS:
-                        addr = _global(addr, pe)
-                    read(access, thread.state, addr, nbytes, thread.settled or self._settled(thread))
         for (pe, _), wait in self._waits.items():
             self._never(pe, *wait)
 
@@ -384,6 +373,19 @@ class Order:
         if addr:
             self.findings.pending = thread.pending
             self._memory.access(access, thread.state, _global(addr, thread.pe), nbytes)
+
+    def _load(self, pe: int, event: log.Event) -> None:
+        _, number, addr, nbytes, site = event
+        thread = self._pes[pe].live.get(number) or self._by_host(pe, number)
+        if addr in self._words:
+            self.findings.awaited(addr)
+        access = thread.loads.get(site)
+        if access is None:
+            access = thread.loads[site] = MemoryAccess(READ, thread.now(), site, "is read")
+        self.findings.pending = thread.pending
+        if addr & _TAGS:
+            addr = _global(addr, pe)
+        self._memory.read(access, thread.state, addr, nbytes, thread.settled or self._settled(thread))
 
     def _store(self, pe: int, number: int, addr: int, nbytes: int, site: int, *, same: bool = False) -> None:
         thread = self._pes[pe].live.get(number) or self._by_host(pe, number)

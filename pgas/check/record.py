@@ -116,15 +116,11 @@ class Recorder:
 
     def accessed(self, kind: int, place: tuple[int, int], frame: FrameType, *, shared: bool) -> None:
         addr, nbytes = place
-        thread = engine.worker().thread
-        first = self._first + thread.block.linear * self._threads_of_block
+        thread = watch.thread()
         before = (mem.load(addr, nbytes) if nbytes in (4, 8) else None,) if kind == watch.ATOMIC else ()
-        if shared:  # This is tagged() and number() without calls, which would take time.
-            addr |= log.SHARED | self._first + thread.block.linear << _BLOCK_SHIFT
-        elif addr not in self._window:
-            addr |= log.PRIVATE
-        site = self._sites.get((id(frame.f_code), frame.f_lasti)) or self.site(frame)
-        self.log.append((log.LOAD + kind, first + thread.linear, addr, nbytes, site, *before))
+        if shared or addr not in self._window:
+            addr = self.tagged(addr, thread if shared else None)
+        self.log.append((log.LOAD + kind, self.number(thread), addr, nbytes, self.site(frame), *before))
 
     def fenced(self, scope: str) -> None:
         self.log.add(log.FENCE, self.number(watch.thread()), scope)

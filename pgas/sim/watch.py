@@ -68,15 +68,13 @@ def element(array: Any, idx: Any) -> tuple[int, int] | None:
     if found is None and (found := _place(array)) is None:
         return None
     address, strides, shape, nbytes = found
-    if type(idx) is int and len(shape) == 1:
-        return address + (idx if idx >= 0 else idx + shape[0]) * strides[0], nbytes
     if type(idx) is not tuple:
         idx = (idx,)
     if len(idx) != len(shape):
         return None
     try:
         for i, stride, n in zip(idx, strides, shape):  # strict=True would take time
-            at = i if type(i) is int else index(i)
+            at = index(i)
             address += (at if at >= 0 else at + n) * stride
     except TypeError:  # a slice
         return None
