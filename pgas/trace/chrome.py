@@ -8,6 +8,7 @@ import itertools
 import json
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from pgas.base import events
@@ -134,9 +135,10 @@ def _calls(process: _Process, pe: TracedPE, found: flows.Flows, tids: dict[int, 
         begin, end = calls[0].begin, max(call.end for call in calls)
         tid = process.track(_BLOCK, 2 * block, 0, f"block {block}")
         process.slice(tid, made[launch].name if launch in made else "kernel", "kernel", begin, end, launch=launch)
-    for calls in _together(pe):
-        event, end, waits = calls[0], max(call.end for call in calls), flows.is_wait(calls[0])
-        lane = lanes.lane((event.block, waits), event.begin, end)
+    for group in _together(pe):
+        calls, event = group.calls, group.calls[0]
+        waits = flows.is_wait(event)
+        lane = lanes.lane((event.block, waits), event.begin, group.end)
         name = f"block {event.block}" + (": waits" if waits else "")
         tid = process.track(_BLOCK, 2 * event.block + waits, lane, name)
         tids.update((id(call), tid) for call in calls)
@@ -148,31 +150,46 @@ def _calls(process: _Process, pe: TracedPE, found: flows.Flows, tids: dict[int, 
         if (write := next((found.ended_by[id(call)] for call in calls if id(call) in found.ended_by), None)) is not None:
             args["ended by"] = f"{write.full_name} of PE {write.pe}, block {write.block}"
         title = _title(event) + (f" by {len(calls)} threads" if len(calls) > 1 else "")
-        process.slice(tid, title, "wait" if waits else "call", event.begin, end, **args)
+        process.slice(tid, title, "wait" if waits else "call", event.begin, group.end, **args)
 
 
-def _together(pe: TracedPE) -> list[list[Event]]:
+@dataclass
+class _Group:
+    """Calls that are shown as one."""
+
+    calls: list[Event] = field(default_factory=list)
+    threads: set[int] = field(default_factory=set)
+    end: int = 0  #: when the last one ends
+
+    def joins(self, event: Event) -> bool:
+        """Whether another call of another thread begins before the group ends."""
+        return event.begin < self.end and event.thread not in self.threads
+
+    def add(self, event: Event) -> None:
+        self.calls.append(event)
+        self.threads.add(event.thread)
+        self.end = max(self.end, event.end)
+
+
+def _together(pe: TracedPE) -> list[_Group]:
     """Return the calls of kernels in the order of their beginnings. Concurrent calls of several threads that move no data are one.
 
     These are calls such as fence(), and waits for the same word, which would take a track for each thread of a block.
     """
-    found: list[list[Event]] = []
-    latest: dict[Any, tuple[list[Event], set[int]]] = {}  #: calls that may be joined, and their threads
-    until: dict[Any, int] = {}  #: their last end
+    found: list[_Group] = []
+    latest: dict[tuple[int, ...], _Group] = {}
     for event in pe.events:
         if not event.in_kernel:
             continue
-        key: Any = None
-        if event.scope == 0 and (flows.is_wait(event) or (event.peer < 0 and event.name not in pe.collectives)):
-            key = event.launch, event.block, event.code, event.comparison, event.peer, event.address, event.word, event.value
-        calls, threads = latest.get(key, ([], {event.thread}))
-        if event.thread in threads or event.begin >= until[key]:
-            calls, threads, until[key] = [], set(), 0
-            found.append(calls)
-        if key is not None:
-            latest[key], until[key] = (calls, threads), max(until[key], event.end)
-        calls.append(event)
-        threads.add(event.thread)
+        key = event.launch, event.block, event.code, event.comparison, event.peer, event.address, event.word, event.value
+        moves_none = event.scope == 0 and (flows.is_wait(event) or (event.peer < 0 and event.name not in pe.collectives))
+        group = latest.get(key) if moves_none else None
+        if group is None or not group.joins(event):
+            group = _Group()
+            found.append(group)
+            if moves_none:
+                latest[key] = group
+        group.add(event)
     return found
 
 
