@@ -36,6 +36,10 @@ class _Introduction:
     psns: tuple[int, ...]  #: first PSN that each queue pair sends
 
 
+def _introductions(met: list[Any]) -> list[_Introduction]:
+    return [_Introduction(qpns, key, PortAddress(*port), *rest) for qpns, key, port, *rest in met]
+
+
 class AdapterNIC(NIC):
     """This PE's queue pairs on an adapter. Collective, with NIC's errors.
 
@@ -100,7 +104,7 @@ class AdapterNIC(NIC):
 
     def _measure(self, met: list[Any]) -> None:
         """Let the first PE of each port measure the paths from there."""
-        gids = [PortAddress(*port).gid for _, _, port, *_ in met]
+        gids = [introduction.port.gid for introduction in _introductions(met)]
         own, self._path_mtus = gids[self._me], {}
 
         def step() -> tuple[tuple[bytes, int], ...]:
@@ -116,7 +120,7 @@ class AdapterNIC(NIC):
         return min(own.active_mtu, peer.active_mtu, *(self._path_mtus[way] for way in both if way in self._path_mtus))
 
     def _connect(self, met: list[Any]) -> None:
-        introductions = [_Introduction(qpns, key, PortAddress(*port), *rest) for qpns, key, port, *rest in met]
+        introductions = _introductions(met)
         own = introductions[self._me].port
         base = self._slot + window.QUEUE_OFFSET
         for number, (qp, place) in enumerate(zip(self.qps, self.queues, strict=True)):

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from pgas.transports.mlx5.contexts import Mtu
 from pgas.transports.softhca.wire.packets import OVERHEAD_MAX
-from pgas.transports.softhca.wire.port import IP_MTU_DISCOVER, IPV6_MTU_DISCOVER, PMTUDISC_DO, address_of, mtu_nbytes, mtu_within
+from pgas.transports.softhca.wire.port import address_of, forbid_fragments, mtu_nbytes, mtu_within
 
 #: Seconds to wait for answers.
 _WAIT_S = 0.15
@@ -56,10 +56,9 @@ def path_mtus(own: bytes, mtu: int, gids: Iterable[bytes]) -> dict[bytes, int]:
 
 def _probe(own: bytes, gid: bytes) -> socket.socket:
     address = address_of(gid)
-    v4 = address.version == 4
-    probe = socket.socket(socket.AF_INET if v4 else socket.AF_INET6, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    probe = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     try:
-        probe.setsockopt(*((socket.IPPROTO_IP, IP_MTU_DISCOVER) if v4 else (socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER)), PMTUDISC_DO)
+        forbid_fragments(probe)
         probe.bind((str(address_of(own)), 0))
         probe.connect((str(address), _DISCARD))
     except OSError:

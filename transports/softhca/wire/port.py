@@ -31,7 +31,7 @@ _BUFFER = 8 << 20
 
 # Constants of Linux that the module socket lacks.
 _SO_NO_CHECK, _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 11, 32, 33
-IP_MTU_DISCOVER, IPV6_MTU_DISCOVER, PMTUDISC_DO = 10, 23, 2
+_IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_DO = 10, 23, 2
 _SIOCGIFMTU, _IFREQ = 0x8921, struct.Struct("16si20x")
 
 _FAMILY, _IFADDRS_NEXT, _IFADDRS_NAME, _IFADDRS_ADDR = struct.Struct("<H"), 0, 8, 24
@@ -101,6 +101,12 @@ def _headers(*, v4: bool) -> int:
     return (icrc.IPV4_BYTES if v4 else icrc.IPV6_BYTES) + icrc.UDP_BYTES + OVERHEAD_MAX
 
 
+def forbid_fragments(udp: socket.socket) -> None:
+    """Let a UDP socket send datagrams that are not fragmented, here or by routers."""
+    v4 = udp.family == socket.AF_INET
+    udp.setsockopt(*((socket.IPPROTO_IP, _IP_MTU_DISCOVER) if v4 else (socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER)), _PMTUDISC_DO)
+
+
 def address_of(gid: bytes) -> _Address:
     """Return the address of a GID."""
     return ipaddress.ip_address(gid[len(_V4_MAPPED) :] if gid.startswith(_V4_MAPPED) else gid)
@@ -156,12 +162,11 @@ class WirePort:
             bound.setsockopt(socket.SOL_SOCKET, limited, _BUFFER)
             with contextlib.suppress(OSError):  # only root may exceed the limit
                 bound.setsockopt(socket.SOL_SOCKET, forced, _BUFFER)
-        if self.v4:  # no fragments, and therefore identification 0; and no UDP checksum, because the ICRC covers more
-            bound.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, PMTUDISC_DO)
+        forbid_fragments(bound)  # and therefore identification 0
+        if self.v4:  # no UDP checksum, because the ICRC covers more
             bound.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
         else:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            bound.setsockopt(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, PMTUDISC_DO)
         try:
             try:
                 bound.bind((str(self.address), UDP_PORT))
