@@ -1,13 +1,17 @@
 """Functions that Numba compiles for the CPU, kept on disk: atomics, and the loops of transports/hostloop."""
 
+import contextlib
 import inspect
-from collections.abc import Callable, Iterable
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import llvmlite
 import numba
 from numba import njit, types
 from numba.core import caching
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import rtsys
 
 from pgas.base import disk_cache
@@ -29,15 +33,51 @@ class _Cache(disk_cache.OnDisk, _Loaded):
     _impl_class = _Impl
 
 
-def compiled(signature: Any, function: Callable[..., Any]) -> Any:
-    """Return a dispatcher with this one signature, compiled for the CPU or loaded from disk.
+@contextlib.contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Delay Ctrl-C: KeyboardInterrupt in a callback of LLVM would be printed, and lost."""
+    if threading.current_thread() is not threading.main_thread() or (before := signal.getsignal(signal.SIGINT)) is None:
+        yield  # Python handles signals in the main thread only, and cannot restore another library's handler.
+        return
+    came: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *_: came.append(_))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
-    Numba's key covers the values of the function's free variables, but not the globals that it uses.
-    """
+
+def _kept(function: Callable[..., Any]) -> Any:
+    """Return a dispatcher whose code is kept on disk. Numba's key covers the values of free variables, but not the globals that it uses."""
     dispatcher = njit(nogil=True)(function)
     disk_cache.keep(dispatcher, lambda: _Cache(function, lambda: (numba.__version__, llvmlite.__version__)))
+    return dispatcher
+
+
+def compiled(signature: Any, function: Callable[..., Any]) -> Any:
+    """Return a dispatcher with this one signature, compiled for the CPU or loaded from disk."""
+    dispatcher = _kept(function)
     dispatcher.compile(signature)
     dispatcher.disable_compile()
+    return dispatcher
+
+
+def compiled_on_use(signature: Any, function: Callable[..., Any]) -> Any:
+    """Return the same dispatcher, for which nothing is compiled or loaded until Python or compiled code calls it; for short functions."""
+    dispatcher = _kept(function)
+    resolve = dispatcher.get_call_template
+
+    def compile_now(*_: Any) -> Any:
+        with global_compiler_lock, _without_ctrl_c():
+            if dispatcher._can_compile:
+                dispatcher.compile(signature)
+                dispatcher.disable_compile()
+        return dispatcher.overloads[dispatcher.nopython_signatures[0].args].entry_point
+
+    dispatcher._compile_for_args = compile_now  # Numba's, for a call by Python without a match, would take the types of the operands.
+    dispatcher.get_call_template = lambda args, kws: (compile_now(), resolve(args, kws))[1]
     return dispatcher
 
 

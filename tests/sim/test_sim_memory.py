@@ -2,15 +2,18 @@
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 
+from pgas.native import cpu
 from pgas.sim import mem, memory, memory_model
 
 GUARD = 0xA5
@@ -148,14 +151,32 @@ def _run(script: str, env: dict[str, str] | None = None, fds: tuple[int, ...] = 
     )
 
 
+def test_ctrl_c_while_code_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KeyboardInterrupt comes when the code is there: in a callback of LLVM it would be printed, and the program would go on."""
+    successor = cpu.compiled_on_use(numba.int64(numba.int64), lambda x: x + 1)
+    load, loaded = successor.compile, []
+
+    def interrupted(kind: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        loaded.append(load(kind))
+
+    monkeypatch.setattr(successor, "compile", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        successor(1)
+    assert successor(1) == 2
+    assert len(loaded) == 1
+
+
 TIMED = """
 import time, numba
 from numba import njit
 begin = time.perf_counter()
 from pgas.native import atomics
+functions = [d for d in vars(atomics).values() if hasattr(d, "stats")]
+for function in functions:
+    function._compile_for_args()
 elapsed = time.perf_counter() - begin
-from numba.core import event
-hits = [sum(d.stats.cache_hits.values()) for d in vars(atomics).values() if hasattr(d, "stats")]
+hits = [sum(function.stats.cache_hits.values()) for function in functions]
 print(elapsed, len(hits), sum(hits))
 """
 
