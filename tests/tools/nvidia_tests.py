@@ -2,26 +2,29 @@
 
 CLONE is a copy of NVIDIA's repository, which is not part of pgas: ``git clone --depth 1 https://github.com/NVIDIA/nvshmem``. Its Numba
 device tests and its host tests run one by one, each in a job of two PEs, because a failed one leaves its collective calls incomplete.
-Examples are programs. A test that fails is repeated; if it then passes, PEs race in it. With --together, in the simulator, each file of
-device tests is one job, in which PEs wait for each other before every launch: then none races, and all take a minute.
+Examples are programs. A test that fails is repeated; if it then passes, PEs race in it. With --together, a job runs several device tests of
+a file, which takes much less time. In the simulator, its PEs wait for each other before every launch, so that none races.
 
 With --theirs, they run on the nvshmem4py that is installed, on GPUs, without pgas: results can then be compared (``--json``).
 """
 
 import concurrent.futures
+import contextlib
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pgas.base.arguments import Parser, output_file, within
+from pgas.base.backend import SIMULATOR
 from pgas.perftests.harness.jobs import mpirun
 
 __all__ = ["Case", "cases", "main", "run"]
@@ -72,39 +75,36 @@ def cases(clone: Path, prefix: Sequence[str], groups: Sequence[str]) -> list[Cas
     top = clone / "nvshmem4py"
     found = []
     for group, folder, pattern in (("device", top / "test/device/numba", "test_*.py"), ("host", top / "test", "*_test.py")):
-        for path in sorted(folder.glob(pattern)) if group in groups else ():
-            command = [*prefix, *_pytest(folder, "device", "--collect-only", path.name)]
-            listed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
-            names = re.findall(rf"^{path.name}::.*$", listed, re.MULTILINE) or [path.name]
+        files = [path.name for path in sorted(folder.glob(pattern))] if group in groups else []
+        command = [*prefix, *_pytest(folder, "device", "--collect-only", "--continue-on-collection-errors", *files)]
+        listed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout if files else ""
+        for file in files:
+            names = re.findall(rf"^{file}::.*$", listed, re.MULTILINE) or [file]
             found += [Case(group, name, folder, _pytest(folder, group, name)) for name in names]
     examples = (*sorted((top / "examples").glob("*.py")), *sorted((top / "examples/device/numba").glob("*.py")))
     return found + [Case("examples", path.name, path.parent, (path.name,)) for path in examples if "examples" in groups]
 
 
 def run_together(chosen: list[Case], prefix: Sequence[str], variables: dict[str, str]) -> dict[Case, tuple[str, str]]:
-    """Run device tests, each file in one job. Returns the results of run(), read from the reports of both PEs."""
-    results: dict[Case, tuple[str, str]] = {}
-    for name in dict.fromkeys(case.name.partition("::")[0] for case in chosen):
-        cases_of_file = [case for case in chosen if case.name.partition("::")[0] == name]
-        names, reports = [case.name for case in cases_of_file], Path("build").resolve()
-        for old in reports.glob("nvidia-*.xml"):
-            old.unlink()
-        pe = f'exec {" ".join(prefix)} "$@" --junit-xml={reports}/nvidia-$$.xml'
-        arguments = _pytest(cases_of_file[0].folder, "device", "-p", "nvidia_aligned", "-o", "junit_family=xunit1", *names)
-        subprocess.run(
-            [*mpirun(2), "sh", "-c", pe, "sh", *arguments],
-            cwd=cases_of_file[0].folder, env=os.environ | variables, capture_output=True, timeout=20 * LIMIT, check=False,
-        )  # fmt: skip
+    """Run device tests of one file in one job. Returns the results of run(), read from the reports of both PEs."""
+    folder, name = chosen[0].folder, chosen[0].name.partition("::")[0]
+    aligned = ("-p", "nvidia_aligned") if SIMULATOR else ()
+    with tempfile.TemporaryDirectory() as reports:
+        pe = f'exec {" ".join(prefix)} "$@" --junit-xml={reports}/$$.xml'
+        arguments = _pytest(folder, "device", *aligned, "-o", "junit_family=xunit1", *[case.name for case in chosen])
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                [*mpirun(2), "sh", "-c", pe, "sh", *arguments],
+                cwd=folder, env=os.environ | variables, capture_output=True, timeout=LIMIT * len(chosen), check=False,
+            )  # fmt: skip
         found: dict[str, set[tuple[str, str]]] = {}
-        for report in reports.glob("nvidia-*.xml"):
+        for report in Path(reports).glob("*.xml"):
             for test in ElementTree.parse(report).iter("testcase"):
                 outcome = next(((child.tag, child.get("message", "")) for child in test if child.tag != "system-out"), ("passed", ""))
                 found.setdefault(f"{name}::{test.get('name')}", set()).add(outcome)
-        words = {"failure": "failed", "error": "failed", "skipped": "skipped", "passed": "passed"}
-        for case in cases_of_file:
-            worst = sorted(found.get(case.name, {("error", "no report")}))[0]
-            results[case] = words[worst[0]], worst[1]
-    return results
+    words = {"failure": "failed", "error": "failed", "skipped": "skipped", "passed": "passed"}
+    worst = {case: sorted(found.get(case.name, {("error", "no report")}))[0] for case in chosen}
+    return {case: (words[tag], message) for case, (tag, message) in worst.items()}
 
 
 def run(case: Case, prefix: Sequence[str], times: int, variables: dict[str, str]) -> tuple[str, str]:
@@ -145,7 +145,9 @@ def main() -> int:
     parser.add_argument("--group", choices=("device", "host", "examples"), action="append", help="[all]")
     parser.add_argument("--times", type=within(1, 100), default=3, help="attempts [3]")
     parser.add_argument("--at-once", type=within(1, 64), default=1, help="concurrent jobs [1]")
-    parser.add_argument("--together", action="store_true", help="each file of device tests in one job; no other groups")
+    parser.add_argument(
+        "--together", type=within(1, 1000), nargs="?", const=1000, metavar="N", help="device tests only, N of a file in one job [all]"
+    )
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the results")
     parser.add_argument("-k", default="", metavar="PATTERN", help="only cases whose names match")
     asked = parser.parse_args()
@@ -163,18 +165,21 @@ def main() -> int:
     results: dict[str, tuple[str, str]] = {}
     with concurrent.futures.ThreadPoolExecutor(asked.at_once) as pool:
         if asked.together:
-            outcomes: Any = run_together(chosen, prefix, variables).items()
+            files = [list(group) for _, group in itertools.groupby(chosen, lambda case: case.name.partition("::")[0])]
+            jobs = [file[at : at + asked.together] for file in files for at in range(0, len(file), asked.together)]
+            started = [pool.submit(run_together, job, prefix, variables) for job in jobs]
         else:
-            outcomes = zip(chosen, pool.map(lambda c: run(c, prefix, asked.times, variables), chosen), strict=True)
-        for case, result in outcomes:
-            results[f"{case.group} {case.name}"] = result
-            if result[0] != "passed":
-                print(f"{result[0]:8} {case.group:8} {case.name}: {_reason(result[1])}", flush=True)
+            started = [pool.submit(lambda case: {case: run(case, prefix, asked.times, variables)}, case) for case in chosen]
+        for done in concurrent.futures.as_completed(started):
+            for case, result in done.result().items():
+                results[f"{case.group} {case.name}"] = result
+                if result[0] != "passed":
+                    print(f"{result[0]:8} {case.group:8} {case.name}: {_reason(result[1])}", flush=True)
+            if asked.json:  # A run that is cut off also tells something.
+                Path(asked.json).write_text(json.dumps({name: r for name, (r, _) in results.items()}, indent=1), encoding="utf-8")
     for group in dict.fromkeys(name.split()[0] for name in results):
         count = Counter(result for name, (result, _) in results.items() if name.split()[0] == group)
         print(f"{group:8} {sum(count.values()):4} cases: " + ", ".join(f"{n} {result}" for result, n in sorted(count.items())))
-    if asked.json:
-        Path(asked.json).write_text(json.dumps({name: result for name, (result, _) in results.items()}, indent=1), encoding="utf-8")
     return 0
 
 
