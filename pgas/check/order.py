@@ -489,10 +489,11 @@ class Order:
         before: int = 0, width: int = 0,
     ) -> None:  # fmt: skip
         thread, of_pe = self._thread(pe, number), self._pe(pe)
-        atom = memory.READS if kind == log.ATOMIC_OTHER and value is None and fetches else _ATOMS[kind]
-        access = MemoryAccess(REMOTE, _of_all(thread, width), site, "is written" if kind == log.PLAIN else "is changed", to, atom)
+        reads = kind == log.ATOMIC_OTHER and value is None and fetches
+        form, verb = (READ, "is read") if reads else (REMOTE, "is written" if kind == log.PLAIN else "is changed")
+        access = MemoryAccess(form, _of_all(thread, width), site, verb, to, memory.READS if reads else _ATOMS[kind])
         update = words.WordUpdate(access, kind, value, thread.state, self._sent(thread, to), turn, addr, before)
-        if atom != memory.READS:
+        if not reads:
             self._word(addr).add(update)
             self.findings.sent(update, addr, signal=update.is_signal)
         else:

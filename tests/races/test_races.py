@@ -95,6 +95,31 @@ def test_a_wait_comes_after_what_does_not_wait_for_it(tmp_path):
     ]
 
 
+READS = """
+import numpy as np
+import pgas
+
+@pgas.jit
+def read(word, seen):
+    seen[0] = pgas.atomic_fetch(word, 0, 1) + word[0]
+
+with pgas.init():
+    word, seen = pgas.full(1, 3, np.int64), pgas.zeros(1, np.int64)
+    pgas.launch(read, 1, 1, (word, seen))
+    pgas.synchronize()
+    assert (seen[0], word[0]) == (6, 3)
+    pgas.barrier_all()
+"""
+
+
+def test_reads_do_not_race(tmp_path):
+    """Atomic, plain, and by the host."""
+    (tmp_path / "reads.py").write_text(READS)
+    command = [sys.executable, "-m", "pgas.check", "-n", "2", tmp_path / "reads.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
 def replayed(name, *options):
     command = [sys.executable, "-m", "pgas.check", "--replay", "1", "-n", "2", *options, HERE / f"{name}.py"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
