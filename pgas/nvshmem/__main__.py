@@ -7,6 +7,8 @@ import importlib.util
 import os
 import runpy
 import sys
+from importlib.abc import MetaPathFinder
+from typing import Any
 
 import numpy as np
 
@@ -15,14 +17,30 @@ from pgas.nvshmem.core import memory, setup
 from pgas.sim import cuda_core
 
 #: Modules of nvshmem4py whose names are in other modules here.
-_ELSEWHERE = {"bindings": setup, "core.utils": memory, "core.interop": memory, "core.interop.cupy": memory, "core.interop.torch": memory}
+_ELSEWHERE = {
+    "bindings": setup, "core.utils": memory, "core.interop": memory, "core.interop.cupy": memory, "core.interop.torch": memory,
+    **{f"core.{name}": nvshmem.core for name in ("amo", "collective", "direct", "init_fini", "nvshmem_types", "rma")},
+}  # fmt: skip
+
+
+class _Missing(MetaPathFinder):
+    """Says what to use instead of a module that pgas lacks."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> None:
+        """Raise ModuleNotFoundError for a module of nvshmem4py."""
+        if name.startswith("nvshmem."):
+            told = "pgas lacks this module of nvshmem4py; use nvshmem.core on the host, and nvshmem.core.device.numba in kernels"
+            raise ModuleNotFoundError(f"{name}: {told}", name=name)
 
 
 def install() -> None:
     """Let ``import nvshmem`` find pgas.nvshmem; in the simulator, also let ``cuda.core`` and ``cupy`` find what replaces them."""
     here = {name.removeprefix("pgas."): module for name, module in sys.modules.items() if f"{name}.".startswith("pgas.nvshmem.")}
     sys.modules.update(here | {f"nvshmem.{name}": module for name, module in _ELSEWHERE.items()})
-    nvshmem.bindings, nvshmem.core.utils, nvshmem.core.interop = setup, memory, memory  # type: ignore[attr-defined]
+    for name, module in _ELSEWHERE.items():
+        vars(module).setdefault("__path__", [])  # So that importing a module below it asks _Missing.
+        setattr(sys.modules[f"nvshmem.{name}".rpartition(".")[0]], name.rpartition(".")[2], module)
+    sys.meta_path.append(_Missing())
     if memory.NvshmemResource is cuda_core.MemoryResource:  # in the simulator
         from pgas.nvshmem.core.simulated import SimulatedArray
 

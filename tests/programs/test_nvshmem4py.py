@@ -107,7 +107,10 @@ import cupy
 import nvshmem, nvshmem.core, nvshmem.bindings
 import nvshmem.core.device.numba as shmem
 from nvshmem.core.interop.cupy import array
-from nvshmem.core.utils import get_size
+import nvshmem.core.rma, nvshmem.core.teams
+from nvshmem.core.nvshmem_types import *
+from nvshmem.core.init_fini import init, finalize
+from nvshmem.core.utils import dtype_nbytes, get_size
 from numba import cuda as numba_cuda
 from cuda.core import Device, Stream, system
 
@@ -117,7 +120,7 @@ def shift(dst, src):
 
 assert sys.argv[1:] == ["-x", "1"] and __name__ == "__main__" and system.get_num_devices() == 1
 device = Device()
-nvshmem.core.init(device=device, initializer_method="mpi")
+init(device=device, initializer_method="mpi")
 stream = Stream.from_handle(numba_cuda.stream().handle.value)
 src, dst = array((1,), dtype="int32"), nvshmem.core.array(1, "int32")
 src[:] = nvshmem.bindings.my_pe() + 1
@@ -125,11 +128,20 @@ shift[1, 1, stream](dst, src)
 nvshmem.core.barrier_all(stream=stream)
 device.sync()
 assert isinstance(dst, cupy.ndarray) and cupy.allclose(dst * 2, [4 - 2 * nvshmem.core.my_pe()]) and get_size((2,), "half") == 4
+wide = nvshmem.core.array((6,), dtype="int")  # of NumPy's and CuPy's int
+assert wide.shape == (6,) and wide.dtype == "int64" and get_size(6, "int") == 48 and dtype_nbytes("int") == 4
+assert Teams.TEAM_WORLD == 0 and nvshmem.core.rma.put is nvshmem.core.put and nvshmem.core.teams.team_split_strided
+try:
+    import nvshmem.bindings.device.numba
+except ModuleNotFoundError as error:
+    assert str(error).startswith("nvshmem.bindings.device: pgas lacks this module of nvshmem4py; use "), error
+else:
+    raise AssertionError
 assert not device.properties.multicast_supported and nvshmem.__version__ == "0.4.1"
 print(f"PE {nvshmem.core.my_pe()} of {nvshmem.core.n_pes()} got {dst[0]}", flush=True)
-for each in (src, dst):
+for each in (src, dst, wide):
     nvshmem.core.free_array(each)
-nvshmem.core.finalize()
+finalize()
 """
 
 

@@ -65,8 +65,8 @@ def kind_of(dtype: Any) -> np.dtype:
 
 
 def get_size(shape: Any, dtype: Any) -> int:
-    """Return the bytes of an array."""
-    return int(np.prod(shape_of(tuple(shape) if hasattr(shape, "__iter__") else shape), dtype=np.int64)) * kind_of(dtype).itemsize
+    """Return the bytes of an array. Here, names of dtypes are NumPy's: int has 8 bytes."""
+    return int(np.prod(shape_of(tuple(shape) if hasattr(shape, "__iter__") else shape), dtype=np.int64)) * dtype_of(dtype).itemsize
 
 
 def dtype_nbytes(dtype: str) -> int:
@@ -107,7 +107,7 @@ def _buffer(memory: Any) -> Any:
 
 
 def _array(memory: Any, shape: Any, dtype: Any, morder: str = "C") -> Any:
-    return as_array(memory[: get_size(shape, dtype)].view(dtype).reshape(shape, order=morder))
+    return as_array(memory[: get_size(shape, dtype)].view(dtype_of(dtype)).reshape(shape, order=morder))
 
 
 def _tensor(memory: Any, shape: Any, dtype: Any, morder: str = "C") -> Any:
