@@ -283,7 +283,8 @@ class Order:
     def _made(self, pe: int, addr: int, nbytes: int, site: int, shape: tuple[int, ...], itemsize: int, kind: str) -> None:
         self.findings.made(_of_slot(addr), nbytes, shape, itemsize, kind, self._pe(pe).sites[site])
         if nbytes:  # Other PEs may have updated it already, after the exchange in which all made it.
-            self._resets(addr, nbytes, self._pe(pe).met)
+            met = self._pe(pe).met
+            self._resets(addr, nbytes, lambda update: update.turn >= met)
 
     def _launch(self, pe: int, number: int, first: int, nthreads: int, nblocks: int, stream: int, name: str, site: int) -> None:
         of_pe = self._pe(pe)
@@ -400,7 +401,7 @@ class Order:
         self._memory.write(access, thread.state, addr, nbytes, thread.settled or self._settled(thread))
         last = addr + nbytes - 1
         if not same and (addr >> _PAGE in self._pages_of_words or last >> _PAGE in self._pages_of_words or nbytes > 1 << _PAGE):
-            self._resets(addr, nbytes)
+            self._resets(addr, nbytes, lambda update: not update.access.ordered_before(thread.state, thread.number, -1))
 
     def _settled(self, thread: Thread) -> memory.Settled:
         """Return what is found about a thread's accesses in its state. Threads that share a state share what is known of others."""
@@ -412,11 +413,11 @@ class Order:
         thread.settled = memory.Settled(known)
         return thread.settled
 
-    def _resets(self, addr: int, nbytes: int, turn: int | None = None) -> None:
-        """Forget the updates of words that have been overwritten: all, or those before a turn."""
+    def _resets(self, addr: int, nbytes: int, stays: Callable[[words.WordUpdate], bool]) -> None:
+        """Forget updates of words that have been overwritten. stays: whether an update may have come later, so that a wait may see it."""
         for page in range(addr >> _PAGE, (addr + nbytes - 1 >> _PAGE) + 1):
             for word in [w for w in self._pages_of_words.get(page, ()) if addr <= w < addr + nbytes]:
-                self._words[word].reset(turn)
+                self._words[word].reset(stays)
 
     def _by_host(self, pe: int, number: int) -> Thread:
         """Return the thread of an access. The host's copies wait for the default stream, and therefore for all."""

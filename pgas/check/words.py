@@ -75,9 +75,9 @@ class SyncWord:
     all: Knowledge = field(default_factory=Knowledge)  #: what all updates tell
     last: int = -1  #: turn of the last update
 
-    def reset(self, turn: int | None = None) -> None:
-        """Forget the updates, or those before a turn, because the word has been overwritten."""
-        kept = [] if turn is None else [u for u in self.updates if u.turn >= turn]
+    def reset(self, stays: Callable[[WordUpdate], bool]) -> None:
+        """Forget the updates that do not stay, because the word has been overwritten."""
+        kept = [update for update in self.updates if stays(update)]
         self.updates, self.earlier, self.all, self.added = kept, None, _shown(kept), 0
         self.first = min(((u.turn, u.before) for u in kept), default=(0, 0))
 

@@ -120,6 +120,36 @@ def test_reads_do_not_race(tmp_path):
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
+ZEROED = """
+import time
+import numpy as np
+import pgas
+from pgas import cuda
+
+with pgas.init():
+    dest, source, sig = pgas.zeros(4, np.int64), pgas.full(4, 7, np.int64), pgas.empty(1, np.uint64)
+    stream = cuda.stream()
+    sig[:] = 0
+    if pgas.my_pe() == 0:
+        time.sleep(0.3)
+        pgas.put_signal(dest, source, sig, 0, 1, pgas.SIGNAL_SET, 1, stream=stream)
+    else:
+        pgas.signal_wait_until(sig, 0, pgas.EQ, 1, stream=stream)
+        stream.synchronize()
+        assert dest[0] == 7
+    pgas.barrier_all()
+"""
+
+
+def test_a_store_that_races_with_a_signal_is_one_report(tmp_path):
+    """The wait has seen the signal, so the data behind it is not reported as well."""
+    (tmp_path / "zeroed.py").write_text(ZEROED)
+    command = [sys.executable, "-m", "pgas.check", "-n", "2", tmp_path / "zeroed.py"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    assert said.count("pgas: these two accesses") == 1, said
+    assert "sig[:]: sig[0] of PE 1" in said
+
+
 def replayed(name, *options):
     command = [sys.executable, "-m", "pgas.check", "--replay", "1", "-n", "2", *options, HERE / f"{name}.py"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
