@@ -130,8 +130,9 @@ def run(case: Case, prefix: Sequence[str], times: int, variables: dict[str, str]
 
 def _reason(text: str) -> str:
     """Return the line that says why a case failed."""
-    errors = [line for line in text.splitlines() if re.match(r"(E  +)?\S*(Error|Exception|Invalid)\b|no end after", line)]
-    return (errors or text.splitlines()[-1:] or [""])[0].strip()
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+    errors = [line for line in lines if re.match(r"(E  +)?\S*(Error|Exception|Invalid)\b|no end after", line)]
+    return (errors or lines[-1:] or [""])[0].strip()
 
 
 def main() -> int:
