@@ -130,7 +130,7 @@ types: $(VENV)/dev
 	mypy pgas tests/support/typed_calls.py
 
 # Four at once on two cores: tests of deaths and timeouts wait more than they compute.
-UNIT := tests --ignore tests/conformance --ignore tests/mpi --ignore tests/rxe --ignore tests/uverbs -n 4
+UNIT := tests --ignore tests/conformance --ignore tests/mpi --ignore tests/rxe --ignore tests/uverbs -n 4 --dist worksteal
 
 # Those that compile for a GPU: other modules want the simulator.
 SASS := $(shell grep -rl mark.sass tests --include="test_*.py")

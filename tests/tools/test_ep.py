@@ -71,6 +71,7 @@ def test_rows_that_do_not_arrive():
     assert re.search(r"^4 +bf16 +pgas +2 +- +- +- +- +- +NO", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [0, 1])
 def test_nccl(wrong):
     """Rows of NCCL are checked like those of pgas, and have no number of blocks."""
