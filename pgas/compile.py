@@ -168,6 +168,10 @@ def launched(program: str, arguments: list[str], n_pes: int = 2) -> Found:
 # Stubs of pgas's host functions ---------------------------------------------------------------------------------------------------
 
 
+#: Arrays whose memory other libraries may use.
+_lent: list[np.ndarray] = []
+
+
 class _Array(np.ndarray):
     """A NumPy array with the methods of a symmetric array."""
 
@@ -184,7 +188,8 @@ class _Array(np.ndarray):
         return self
 
     def __dlpack__(self, **_: Any) -> Any:
-        return dlpack.capsule(self.ctypes.data, self.shape, self.strides, self.dtype, self.__dlpack_device__(), self)
+        _lent.append(self)
+        return dlpack.capsule(self.ctypes.data, self.shape, self.strides, self.dtype, self.__dlpack_device__())
 
     def __enter__(self) -> "_Array":
         return self

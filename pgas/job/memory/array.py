@@ -223,7 +223,7 @@ def _exported(array: Any, device: tuple[int, int], asked: Any, copy: bool | None
     if asked is not None and tuple(asked) != device:
         raise BufferError(f"the array is on DLPack's device {device}, not {tuple(asked)}")
     data = array.__cuda_array_interface__["data"][0]
-    return dlpack.capsule(data, tuple(array.shape), tuple(array.strides), array.dtype, device, array)
+    return dlpack.capsule(data, tuple(array.shape), tuple(array.strides), array.dtype, device)
 
 
 if SIMULATOR:

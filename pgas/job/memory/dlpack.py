@@ -1,7 +1,7 @@
 """DLPack capsules of arrays, in version 0 of the protocol (torch.from_dlpack, cupy.from_dlpack, numpy.from_dlpack in the simulator).
 
 A capsule holds a DLManagedTensor (dlpack.h, 0.8; the codes of float8 are those of 1.1). Its reader renames the capsule, and calls the
-deleter when it is done.
+deleter when it is done. That may be while Python raises an error, or ends, when no code of Python can run; so the deleter is C's free().
 """
 
 import ctypes
@@ -41,31 +41,15 @@ class _ManagedTensor(ctypes.Structure):
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
-#: Objects that readers still use, by address of the managed tensor.
-_lent: dict[int, tuple[Any, ...]] = {}
-
-
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-def _delete(tensor: int) -> None:
-    _lent.pop(tensor, None)
-
-
-_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
-_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
-
-
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-def _drop(unused: int) -> None:
-    """Free the memory of a capsule that still has its name, because such a capsule has no reader."""
-    if _valid(unused, _NAME):
-        _lent.pop(_pointer(unused, _NAME), None)
-
+_libc = ctypes.CDLL(None)
+_allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(("malloc", _libc))
+_FREE = ctypes.cast(_libc.free, ctypes.c_void_p).value
 
 _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", ctypes.pythonapi))
 
 
-def capsule(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype, device: tuple[int, int], owner: Any) -> Any:
-    """Return a capsule of memory; it keeps owner alive until its reader is done.
+def capsule(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype, device: tuple[int, int]) -> Any:
+    """Return a capsule of memory, which must exist until its reader is done. A capsule that nobody reads leaves some 100 bytes behind.
 
     Args:
         strides: strides in bytes.
@@ -73,18 +57,21 @@ def capsule(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtyp
 
     Raises:
         BufferError: if DLPack has no such elements, or a stride is not a multiple of the element's size.
+        MemoryError: if there is no memory.
     """
     code = _NAMED.get(dtype.name, _CODES.get(dtype.kind))
     if code is None:
         raise BufferError(f"DLPack has no elements of type {dtype}")
     if any(stride % dtype.itemsize for stride in strides):
         raise BufferError(f"DLPack has no strides of {strides} bytes between elements of {dtype.itemsize}")
-    axes = ctypes.c_int64 * max(len(shape), 1)
-    extents, steps = axes(*shape), axes(*(stride // dtype.itemsize for stride in strides))
-    managed = _ManagedTensor()
-    managed.tensor = _Tensor(
-        address, *device, len(shape), code, 8 * dtype.itemsize, 1, ctypes.addressof(extents), ctypes.addressof(steps), 0
-    )
-    managed.deleter = ctypes.cast(_delete, ctypes.c_void_p)
-    _lent[ctypes.addressof(managed)] = managed, extents, steps, owner
-    return _new(ctypes.addressof(managed), _NAME, ctypes.cast(_drop, ctypes.c_void_p))
+    ndim, axes = len(shape), ctypes.c_int64 * len(shape)
+    size, width = ctypes.sizeof(_ManagedTensor), ctypes.sizeof(axes)
+    at = _allocate(size + 2 * width)
+    if not at:
+        raise MemoryError
+    axes.from_address(at + size)[:] = list(shape)
+    axes.from_address(at + size + width)[:] = [stride // dtype.itemsize for stride in strides]
+    managed = _ManagedTensor.from_address(at)
+    managed.tensor = _Tensor(address, *device, ndim, code, 8 * dtype.itemsize, 1, at + size, at + size + width, 0)
+    managed.context, managed.deleter = None, _FREE
+    return _new(at, _NAME, None)
