@@ -60,12 +60,12 @@ __all__ = [
 def team_sync(team: Integer, channel: Integer = 0, *, stream: Any = None) -> None:
     """Wait until all members of a team have arrived (OpenSHMEM 1.5: shmem_team_sync).
 
-    Like NVSHMEM's, it completes and orders nothing. To make data visible to other members afterward, call fence() before this function, or
-    use barrier() instead. All members must call it, in the same order on a channel, in kernels that run at the same time: use
-    pgas.launch().
+    Like NVSHMEM's, it completes and orders nothing. Other members then see what a kernel stored to its own memory before a fence(), and
+    what it put before a quiet(). barrier() needs neither. All members must call it, in the same order on a channel, in kernels that run at
+    the same time: use pgas.launch().
 
     Completion:
-        on return: all members have arrived; what they stored before a fence() before the call is visible.
+        on return: all members have arrived; what they stored to their own memory before a fence() before the call is visible.
         complete: nothing.
 
     Args:

@@ -258,14 +258,15 @@ def barrier_all_block() -> None:
 def sync_all(*, stream: Any = None) -> None:
     """Wait until all PEs have arrived. Unlike barrier_all(), this completes and orders nothing.
 
-    To make data visible to other PEs afterward, call fence() before this function, or use barrier_all() instead.
+    Other PEs then see what a kernel stored to this PE's own memory before a fence(), and what it put before a quiet(). barrier_all() needs
+    neither.
 
     In a kernel, only one thread per PE may be in this call at a time. The kernels must run at the same time on all PEs, and no block may
     wait for a block that has not started: use pgas.launch(). On the host without ``stream``, the call waits only for the other PEs' calls,
     not for kernels. Collective. OpenSHMEM 1.5, "SHMEM_SYNC_ALL".
 
     Completion:
-        on return: all PEs have arrived; what they stored before a fence() before the call is visible.
+        on return: all PEs have arrived; what they stored to their own memory before a fence() before the call is visible.
         complete: nothing.
 
     Args:
@@ -281,7 +282,7 @@ def sync_all(*, stream: Any = None) -> None:
         >>> @pgas.jit
         ... def step(dest, out, pe):
         ...     pgas.p(dest, 0, 3, pe)
-        ...     pgas.fence()  # sync_all itself orders nothing
+        ...     pgas.quiet()  # sync_all itself completes nothing
         ...     pgas.sync_all()
         ...     out[0] = dest[0]
         >>> pgas.launch(step, 1, 1, (dest, out, right))
