@@ -21,6 +21,7 @@ from pgas.base.errors import HeapError, PgasError
 from pgas.job import runtime
 from pgas.job.memory import teams
 from pgas.job.memory.array import SymmetricArray, block_of
+from pgas.job.paths.platform import platform
 from pgas.job.paths.streams import with_argument
 from pgas.kernels import operation
 
@@ -148,10 +149,11 @@ def bind(name: str, form: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     """Return ``pgas.name.bind(*args, **kwargs)``.
 
     Raises:
-        TypeError: there is no stream, or the function returns a value; and the errors of the call.
+        TypeError: the stream is missing or is none, or the function returns a value; and the errors of the call.
     """
     if kwargs.get("stream") is None:
         raise TypeError(f"pgas.{name}.bind: stream= is missing; a bound call is performed in the order of a stream (0: the default stream)")
+    platform.core_stream(kwargs["stream"])  # Rejects other objects.
     return _bound(name, _plain.get(form, form), args, kwargs)
 
 

@@ -194,6 +194,8 @@ def test_bound_calls(heap, me, n, right, left):
     pgas.synchronize(stream)
     assert sig.copy_to_host()[0] == 3
     assert "pgas.put.bind: stream= is missing" in raised(TypeError, pgas.put.bind, dest, source, right)
+    with pytest.raises(TypeError, match="stream must be 0 or a stream of Numba"):
+        pgas.put.bind(dest, source, right, stream="x")
     assert "pgas.put: pe must be" in raised(ValueError, pgas.put.bind, dest, source, n, stream=stream)
     assert "pgas.g.bind: the call returns a value" in raised(TypeError, pgas.g.bind, dest, 0, right, stream=stream)
     assert "pgas.put_block.bind: the host cannot call" in raised(TypeError, pgas.put_block.bind, dest, source, right, stream=stream)
