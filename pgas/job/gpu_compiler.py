@@ -46,7 +46,8 @@ class GPUCompiler:
         Raises:
             TypeError: if the compiler rejects it; the message is one sentence, with the user's line.
         """
-        if kernel.fn.__module__.startswith("pgas.") or kernel.extensions:
+        module = kernel.fn.__module__ or ""  # A function of exec() may have none.
+        if module.startswith("pgas.") or kernel.extensions:
             return
         types = transfer.types_of(args)
         with self._lock:

@@ -126,7 +126,7 @@ def value_of(value: Any) -> Any:
         if value.__module__ == "math":
             return _of_math(value)
         return _BUILTINS[value.__name__] if value in (min, max, len, round) else value
-    if isinstance(value, FunctionType) and not value.__module__.startswith("pgas.api."):
+    if isinstance(value, FunctionType) and not (value.__module__ or "").startswith("pgas.api."):
         return _outside(value)
     if isinstance(value, Dispatcher) and value.__module__.startswith("pgas.transports."):  # The software NIC's engine stays compiled.
         return _outside(value)

@@ -100,7 +100,7 @@ def stacklevel() -> int:
 def _outside() -> tuple[types.FrameType, int]:
     """Return the innermost frame outside pgas, and its level above the caller's caller, counted from 1."""
     frame, level = sys._getframe(2), 1
-    while frame.f_back is not None and OF_PGAS.match(frame.f_globals.get("__name__", "")):
+    while frame.f_back is not None and OF_PGAS.match(frame.f_globals.get("__name__") or ""):
         frame, level = frame.f_back, level + 1
     return frame, level
 
