@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pgas.base import config, interpreter
 from pgas.base.arguments import Parser, within
-from pgas.base.launcher import MAX_PES
+from pgas.base.launcher import MAX_PES, parents_launcher
 
 if TYPE_CHECKING:
     from pgas.check.order import Order
@@ -32,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("program", help="program")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments").required = False
     asked = parser.parse_args(arguments)
+    if (started := parents_launcher()) is not None and started.size != 1:
+        parser.error(f"this command was started by {started.launcher} already, but starts the PEs itself (-n)")
     if asked.json:
         try:
             Path(asked.json).touch()

@@ -120,6 +120,13 @@ def test_reads_do_not_race(tmp_path):
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
+def test_under_mpirun():
+    """Otherwise, each process would check a job of its own."""
+    done = subprocess.run([*mpirun(2), sys.executable, "-m", "pgas.check", "prog.py"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "check: error: this command was started by mpirun already, but starts the PEs itself (-n)" in done.stderr
+
+
 ZEROED = """
 import time
 import numpy as np
