@@ -125,7 +125,7 @@ class Shadow:
 
     def access(self, new: MemoryAccess, state: Knowledge, addr: int, nbytes: int) -> None:
         """Check an access against earlier ones, and note it."""
-        thread, remote = new.epoch.thread, new.pe if new.kind == REMOTE else -1
+        thread, remote = new.epoch.thread, new.pe if new.kind == REMOTE or new.atom == READS else -1
         writes = new.kind in _WRITES
         for page, lo, hi in self._cells(addr, nbytes):
             self._check(page.writes, lo, hi, new, state, remote, addr)
@@ -135,9 +135,10 @@ class Shadow:
             self._check(page.reads, lo, hi, new, state, remote, addr)
             if new.atom:
                 _update(page.writes, lo, hi, lambda old: _with(old, new, state, thread, remote))
+                _update(page.reads, lo, hi, lambda old: _atomic_reads(old, state, thread, remote))
             else:
                 page.writes[lo:hi] = [new] * (hi - lo)
-            page.reads[lo:hi] = [None] * (hi - lo)
+                page.reads[lo:hi] = [None] * (hi - lo)
 
     def read(self, new: MemoryAccess, state: Knowledge, addr: int, nbytes: int, settled: Settled) -> None:
         """Check and note a load, faster than access() for an element in cells of 4 bytes. settled: of the thread in this state."""
@@ -218,6 +219,11 @@ class Shadow:
 
 def _members(entry: Entry) -> tuple[MemoryAccess, ...]:
     return () if entry is None else entry if type(entry) is tuple else (entry,)  # type: ignore[return-value]
+
+
+def _atomic_reads(entry: Entry, state: Knowledge, thread: int, remote: int) -> Entry:
+    """Return the atomic reads of a cell that are not ordered before an atomic update: a later store may still race with them."""
+    return tuple(old for old in _members(entry) if old.atom == READS and not old.ordered_before(state, thread, remote)) or None
 
 
 def _update(cells: list[Entry], lo: int, hi: int, change: Callable[[Entry], Entry]) -> None:

@@ -285,7 +285,7 @@ class _Replayer(record.Recorder):
         if writes:
             self._mark(_WRITTEN)
         if reads:
-            self._note_call(given, result, "source" if "put" in name else "dest")
+            self._note_call(given, result, "source" if "put" in name else "dest" if "get" in name else "")
         return result
 
     # What is kept

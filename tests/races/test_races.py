@@ -120,6 +120,46 @@ def test_reads_do_not_race(tmp_path):
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
+FETCHED = """
+import sys, time
+import numpy as np
+import pgas
+
+@pgas.jit
+def fetch(word, seen):
+    if pgas.my_pe() == 0:
+        pgas.p(word, 1, 5, 1)
+        pgas.fence()  # orders p before the fetch
+        seen[0] = pgas.atomic_fetch(word, 1, 1)
+        seen[0] += pgas.atomic_fetch(word, 0, 1)
+
+@pgas.jit
+def add_then_store(word):
+    if pgas.my_pe() == 1:
+        pgas.atomic_add(word, 0, 1, 1)
+        pgas.quiet()
+        word[0] = 7
+
+with pgas.init():
+    word, seen = pgas.zeros(2, np.int64), pgas.zeros(1, np.int64)
+    pgas.launch(fetch, 1, 1, (word, seen))
+    pgas.synchronize()
+    if "store" in sys.argv:
+        time.sleep(0.3 * pgas.my_pe())
+        pgas.launch(add_then_store, 1, 1, (word,))
+    pgas.barrier_all()
+"""
+
+
+def test_an_atomic_read_and_other_operations(tmp_path):
+    """A fence orders them; a store races with it, also after an atomic update, which does not."""
+    (tmp_path / "fetched.py").write_text(FETCHED)
+    for argument, lines in ("", 0), ("store", 1):
+        command = [sys.executable, "-m", "pgas.check", "-n", "2", tmp_path / "fetched.py", argument]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+        assert len(re.findall(r"atomic_fetch\(word, 0, 1\).* is read", said)) == lines, said
+
+
 def test_under_mpirun():
     """Otherwise, each process would check a job of its own."""
     done = subprocess.run([*mpirun(2), sys.executable, "-m", "pgas.check", "prog.py"], capture_output=True, text=True, timeout=60)
