@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -47,6 +48,12 @@ def _without_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if came:
             signal.raise_signal(signal.SIGINT)
+
+
+# A child that is forked while another thread compiles would otherwise wait for that thread, which it does not have.
+os.register_at_fork(
+    before=global_compiler_lock.acquire, after_in_parent=global_compiler_lock.release, after_in_child=global_compiler_lock.release
+)
 
 
 def _kept(function: Callable[..., Any]) -> Any:
