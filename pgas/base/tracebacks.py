@@ -9,7 +9,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from pgas.base import config
@@ -124,15 +124,19 @@ def _linked(entries: list[TracebackType]) -> TracebackType | None:
     return made
 
 
+def in_pgas(frame: FrameType) -> bool:
+    """Whether a frame is of a module of pgas. Code that exec() runs may have no module."""
+    return OF_PGAS.match(frame.f_globals.get("__name__") or "") is not None
+
+
 def _is_library(entry: TracebackType) -> bool:
-    module = _module(entry)
-    return OF_PGAS.match(module) is not None or _package(module) in _LIBRARIES
+    return in_pgas(entry.tb_frame) or _package(_module(entry)) in _LIBRARIES
 
 
 def _is_of_pgas(entry: TracebackType) -> bool:
     """Whether a frame is of pgas, or of a method that one of its objects inherits, such as Numba's copy_to_device()."""
     own = type(entry.tb_frame.f_locals.get("self")).__module__
-    return OF_PGAS.match(_module(entry)) is not None or OF_PGAS.match(own) is not None
+    return in_pgas(entry.tb_frame) or OF_PGAS.match(own) is not None
 
 
 def _module(entry: TracebackType) -> str:

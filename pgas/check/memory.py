@@ -42,6 +42,11 @@ class MemoryAccess:
     state: Knowledge | None = None  #: of the thread that wrote
     same: bool = False  #: whether the store changed nothing
 
+    @property
+    def remote(self) -> int:
+        """PE of an operation that changes or atomically reads its memory, else -1."""
+        return self.pe if self.kind == REMOTE or self.atom == READS else -1
+
     def ordered_before(self, state: Knowledge, thread: int, remote_pe: int) -> bool:
         """Whether this access is complete before one that a thread in a state makes; remote_pe: PE of an operation, else -1."""
         kind, epoch = self.kind, self.epoch
@@ -125,7 +130,7 @@ class Shadow:
 
     def access(self, new: MemoryAccess, state: Knowledge, addr: int, nbytes: int) -> None:
         """Check an access against earlier ones, and note it."""
-        thread, remote = new.epoch.thread, new.pe if new.kind == REMOTE or new.atom == READS else -1
+        thread, remote = new.epoch.thread, new.remote
         writes = new.kind in _WRITES
         for page, lo, hi in self._cells(addr, nbytes):
             self._check(page.writes, lo, hi, new, state, remote, addr)

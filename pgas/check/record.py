@@ -10,7 +10,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from pgas.base.tracebacks import OF_PGAS
+from pgas.base.tracebacks import in_pgas
 from pgas.check import log
 from pgas.check.calls import CALLS, WatchedCall
 from pgas.job import runtime
@@ -231,7 +231,7 @@ class Recorder:
         """Return the number of the innermost line of the program at or above a frame."""
         if frame is not None and (known := self._sites.get((id(frame.f_code), frame.f_lasti))) is not None:
             return known
-        while frame is not None and OF_PGAS.match(frame.f_globals.get("__name__") or ""):
+        while frame is not None and in_pgas(frame):
             if frame.f_code is Worker.run.__code__:
                 return self._launched_at
             frame = frame.f_back

@@ -252,7 +252,7 @@ class Mistakes:
     def _missing(self, race: _Race) -> tuple[str, str]:
         """Return the link that is missing, as a word and as a sentence."""
         a, b, state = race.first, race.second, race.state
-        if race.pending is not None and a.ordered_before(state | race.pending, b.epoch.thread, b.pe if b.kind == REMOTE else -1):
+        if race.pending is not None and a.ordered_before(state | race.pending, b.epoch.thread, b.remote):
             return "fence", "an atomic has returned what the writer released; a fence must follow before it is used"
         if a.kind == SOURCE:
             return "flush or quiet", "the source of a non-blocking operation may be reused after flush or quiet"
@@ -281,7 +281,7 @@ class Mistakes:
         later = (u for u in self._sent.get(a.epoch.thread, ()) if u.access.epoch.tick >= a.epoch.tick and u.addr in self._awaited)
         carrier = next((u for u in later if u.access is not a and _known(u, state)), None)
         if a.epoch.thread == b.epoch.thread and carrier is None:
-            if b.kind == REMOTE:
+            if b.remote >= 0:
                 return "fence", "operations of one thread on an element are ordered only by a fence between them"
             return "quiet", "the operation is complete after quiet; neither fence nor program order completes it"
         if carrier is None:

@@ -18,7 +18,7 @@ import numpy as np
 from pgas.base.backend import SIMULATOR
 from pgas.base.errors import HeapError, PgasError
 from pgas.base.parameters import is_integer
-from pgas.base.tracebacks import OF_PGAS
+from pgas.base.tracebacks import in_pgas
 from pgas.job.memory import dlpack
 from pgas.job.memory.heap import HeapBlock
 from pgas.kernels.compiler import backend, cuda
@@ -100,7 +100,7 @@ def stacklevel() -> int:
 def _outside() -> tuple[types.FrameType, int]:
     """Return the innermost frame outside pgas, and its level above the caller's caller, counted from 1."""
     frame, level = sys._getframe(2), 1
-    while frame.f_back is not None and OF_PGAS.match(frame.f_globals.get("__name__") or ""):
+    while frame.f_back is not None and in_pgas(frame):
         frame, level = frame.f_back, level + 1
     return frame, level
 
