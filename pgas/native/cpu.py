@@ -40,8 +40,8 @@ def _without_ctrl_c() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or (before := signal.getsignal(signal.SIGINT)) is None:
         yield  # Python handles signals in the main thread only, and cannot restore another library's handler.
         return
-    came: list[Any] = []
-    signal.signal(signal.SIGINT, lambda *_: came.append(_))
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
     try:
         yield
     finally:
@@ -72,19 +72,19 @@ def compiled(signature: Any, function: Callable[..., Any]) -> Any:
 
 
 def compiled_on_use(signature: Any, function: Callable[..., Any]) -> Any:
-    """Return the same dispatcher, for which nothing is compiled or loaded until Python or compiled code calls it; for short functions."""
+    """Return a dispatcher like that of compiled(), whose code is compiled or loaded when it is called; for short functions."""
     dispatcher = _kept(function)
     resolve = dispatcher.get_call_template
 
-    def compile_now(*_: Any) -> Any:
+    def entry_point(*_: Any) -> Any:
         with global_compiler_lock, _without_ctrl_c():
             if dispatcher._can_compile:
                 dispatcher.compile(signature)
                 dispatcher.disable_compile()
-        return dispatcher.overloads[dispatcher.nopython_signatures[0].args].entry_point
+        return dispatcher.get_overload(signature)
 
-    dispatcher._compile_for_args = compile_now  # Numba's, for a call by Python without a match, would take the types of the operands.
-    dispatcher.get_call_template = lambda args, kws: (compile_now(), resolve(args, kws))[1]
+    dispatcher._compile_for_args = entry_point  # Numba's, for a call by Python without a match, would take the types of the operands.
+    dispatcher.get_call_template = lambda args, kws: (entry_point(), resolve(args, kws))[1]
     return dispatcher
 
 
