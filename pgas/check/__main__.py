@@ -32,7 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("program", help="program")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments").required = False
     asked = parser.parse_args(arguments)
-    if (started := parents_launcher()) is not None and started.size != 1:
+    try:
+        started = parents_launcher()
+    except ValueError as error:
+        parser.error(str(error))
+    if started is not None and started.size != 1:
         parser.error(f"this command was started by {started.launcher} already, but starts the PEs itself (-n)")
     if asked.json:
         try:
