@@ -1,12 +1,10 @@
 """``make figures``: its pictures are drawn from a recorded file."""
 
 import figures
-import pytest
 
 from pgas.perftests.harness import jobs
 
 
-@pytest.mark.slow  # of a tool
 def test_recorded_figures_are_drawn(tmp_path):
     path = tmp_path / "figures-1xH100-80GB-HBM3.json"
     path.write_text((jobs.BASELINES / path.name).read_text())
