@@ -147,7 +147,12 @@ def main() -> int:
     parser.add_argument("--times", type=within(1, 100), default=3, help="attempts [3]")
     parser.add_argument("--at-once", type=within(1, 64), default=1, help="concurrent jobs [1]")
     parser.add_argument(
-        "--together", type=within(1, 1000), nargs="?", const=1000, metavar="N", help="device tests only, N of a file in one job [all]"
+        "--together",
+        type=within(1, 1000),
+        nargs="?",
+        const=1000,
+        metavar="N",
+        help="device tests only, N of a file per job; without N: all",
     )
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the results")
     parser.add_argument("-k", default="", metavar="PATTERN", help="only cases whose names match")
@@ -176,7 +181,7 @@ def main() -> int:
                 results[f"{case.group} {case.name}"] = result
                 if result[0] != "passed":
                     print(f"{result[0]:8} {case.group:8} {case.name}: {_reason(result[1])}", flush=True)
-            if asked.json:  # A run that is cut off also tells something.
+            if asked.json:  # After each job, so that a run that is cut off leaves its results.
                 Path(asked.json).write_text(json.dumps({name: r for name, (r, _) in results.items()}, indent=1), encoding="utf-8")
     for group in dict.fromkeys(name.split()[0] for name in results):
         count = Counter(result for name, (result, _) in results.items() if name.split()[0] == group)
