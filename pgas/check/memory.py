@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pgas.check.clocks import Epoch
+from pgas.check.clocks import PE_SHIFT, Epoch
 from pgas.check.state import Chain, Knowledge
 
 #: Kinds of access: by the thread itself; to a PE by an operation, which takes effect later; by non-blocking operations, of their source,
@@ -62,7 +62,8 @@ class MemoryAccess:
                 return True
             if self.chain is not None and state.updates.get(self.chain, -1) >= self.number:
                 return True
-            return kind == REMOTE and remote_pe == self.pe and state.fenced.covers(epoch)
+            # Only a fence of the PE that made this access orders it, although other PEs may know of that fence.
+            return kind == REMOTE and remote_pe == self.pe and epoch.pe == thread >> PE_SHIFT and state.fenced.covers(epoch)
         if kind == SOURCE:
             return True
         of_pe = state.arrived.get(gets_from(self.pe))

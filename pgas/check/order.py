@@ -506,11 +506,13 @@ class Order:
         self._touch(thread, access, addr, nbytes)
         self._ticks(thread)
 
-    @staticmethod
-    def _sent(thread: Thread, to: int) -> Knowledge:
-        """Return what a thread knows that sees an operation of this one on a PE: also that those before its fence have arrived there."""
+    def _sent(self, thread: Thread, to: int) -> Knowledge:
+        """Return what a thread knows that sees an operation of this one on a PE: also that those before its fence have arrived there.
+
+        Fences of other PEs, of which the thread has learned, order nothing before operations of its own PE.
+        """
         told = thread.told()
-        return told | Knowledge(arrived={to: thread.state.fenced})
+        return told | Knowledge(arrived={to: self._parts(thread.state.fenced, thread.pe)[0]})
 
     def _fetched(self, pe: int, turn: int, number: int, site: int, addr: int) -> None:
         thread = self._thread(pe, number)
@@ -585,7 +587,9 @@ class Order:
     def _fence(self, thread: Thread) -> None:
         self._takes_pending(thread)
         s = thread.state
-        thread.state = replace(s, released=s.visible.with_thread(thread.number, thread.tick), fenced=self._issued(thread))
+        thread.state = replace(
+            s, released=s.visible.with_thread(thread.number, thread.tick), fenced=self._with(s.fenced, self._issued(thread), thread.pe)
+        )
         self._ticks(thread)
 
     def _order(self, pe: int, turn: int, number: int, site: int, what: str, to: int | None) -> None:

@@ -18,7 +18,7 @@ class Knowledge:
     happened: Clock = NOTHING  #: they happen before: loads have been performed, operations have been issued
     visible: Clock = NOTHING  #: their stores are visible to this thread
     released: Clock = NOTHING  #: their stores are visible to whoever sees a later signal of this thread: those before its fence
-    fenced: Clock = NOTHING  #: operations, each of which becomes visible before later operations of this thread to the same PE
+    fenced: Clock = NOTHING  #: operations, each of which becomes visible before later ones of its PE to the same PE
     sources: Clock = NOTHING  #: non-blocking operations that have read their sources
     gotten: Clock = NOTHING  #: non-blocking gets that are complete
     arrived: dict[int, Clock] = field(default_factory=dict)  #: by PE, operations whose data has arrived there

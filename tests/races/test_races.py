@@ -120,6 +120,41 @@ def test_reads_do_not_race(tmp_path):
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
+PASSED_BACK = """
+import numpy as np
+import pgas
+from pgas import cuda
+
+@pgas.jit
+def replace(data, signal):
+    pe, block = pgas.my_pe(), cuda.blockIdx.x
+    if pe == 0 and block == 0:
+        pgas.p(data, 0, 1, 2)
+        pgas.fence()
+        pgas.signal_op(signal, 0, 1, pgas.SIGNAL_SET, 1)
+    elif pe == 1 and block == 0:
+        pgas.signal_wait_until(signal, 0, pgas.EQ, 1)
+        pgas.fence()
+        pgas.signal_op(signal, 0, 1, pgas.SIGNAL_SET, 0)
+    elif pe == 0:
+        pgas.signal_wait_until(signal, 0, pgas.EQ, 1)
+        pgas.p(data, 0, 2, 2)  # later than the fence of the other block
+
+with pgas.init():
+    data, signal = pgas.zeros(1, np.int64), pgas.zeros(1, np.uint64)
+    pgas.launch(replace, 2, 1, (data, signal))
+    pgas.barrier_all()
+"""
+
+
+def test_a_fence_orders_what_another_block_does_after_it(tmp_path):
+    """Also if the block learns of the fence from another PE, which has fenced in between."""
+    (tmp_path / "back.py").write_text(PASSED_BACK)
+    command = [sys.executable, "-m", "pgas.check", "-n", "3", tmp_path / "back.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
 FETCHED = """
 import sys, time
 import numpy as np
