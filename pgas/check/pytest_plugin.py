@@ -27,7 +27,10 @@ def pgas_order() -> None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Report on a test and the fixtures of its function. The next test's log begins here."""
     if not config.read("PGAS_CHECK") and "pgas_order" not in getattr(item, "fixturenames", ()):
-        return (yield)
+        try:
+            return (yield)
+        finally:
+            verdict.discard()
     recorder = verdict.install()
     try:
         result = yield

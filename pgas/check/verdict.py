@@ -47,6 +47,12 @@ def abstain(recorder: Recorder) -> None:
         _leave(part)
 
 
+def discard() -> None:
+    """End the logs without a report if this process is recorded: what it has done is not to be checked. All PEs must call this."""
+    if _recorder is not None:
+        abstain(_recorder)
+
+
 def _ended(recorder: Recorder) -> list[LogPart]:
     """End this PE's logs, and return them."""
     if runtime.active():

@@ -30,12 +30,12 @@ def message(careful):
         pgas.launch(send, 1, 1, (data, arrived, got, careful))
         pgas.barrier_all()
 
-def test_without_fixture():
-    message(False)
-
 @pytest.mark.parametrize("careful", [False, True])
 def test_fixture(careful, pgas_order):
     message(careful)
+
+def test_without_fixture():
+    message(False)
 
 @pytest.mark.pgas_unordered("on purpose")
 def test_marked(pgas_order):
@@ -46,8 +46,8 @@ def test_marked(pgas_order):
 @pytest.mark.parametrize(
     ("check", "failed"),
     [
-        pytest.param("", ["test_fixture[False]"], marks=pytest.mark.slow),
-        ("order", ["test_without_fixture", "test_fixture[False]"]),
+        ("", ["test_fixture[False]"]),
+        ("order", ["test_fixture[False]", "test_without_fixture"]),
     ],
 )
 def test_tests_fail_with_the_report(tmp_path, check, failed):
@@ -61,4 +61,5 @@ def test_tests_fail_with_the_report(tmp_path, check, failed):
     assert sorted(re.findall(r"^_+ (\S+) _+$", done.stdout, re.MULTILINE)) == sorted(2 * failed), done.stdout + done.stderr
     report = r"missing: fence\n +test_message.py:9: pgas.p\(data, 0, 7, 1\): data\[0\] of PE 1.*\n +test_message.py:15: data\[0\]"
     assert len(re.findall(report, done.stdout)) == 2 * len(failed), done.stdout
+    assert len(re.findall("these two accesses", done.stdout + done.stderr)) == 2 * len(failed)  # no others when Python ends
     assert not list(tmp_path.glob("pgas-order-*"))
