@@ -414,8 +414,9 @@ class _Replayer(record.Recorder):
             nbytes = view.nbytes if nelems is None else int(nelems) * view.itemsize
             self._note_all(int(view.__array_interface__["data"][0]), nbytes if view.flags.c_contiguous else 0, view.itemsize)
         elif result is not None:
-            data = np.asarray(result).tobytes()
-            self._values.append((0, len(data), int.from_bytes(data, "little")))
+            data, array = np.asarray(result).tobytes(), given.get("source", given.get("dest"))
+            addr = 0 if array is None or "idx" not in given else address_on(simulator.address_of_element(array, given["idx"]), given["pe"])
+            self._values.append((addr, len(data), int.from_bytes(data, "little")))
             self._mark(_READ)
 
     def _note_all(self, addr: int, nbytes: int, width: int) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -65,10 +66,10 @@ class _Array:
 
     def element(self, offset: int) -> str:
         """Return the name of the element at an offset."""
-        name = _assigned(self.site) or f"the array of line {self.site.line}"
         at = (offset - self.start) // self.itemsize
-        index = np.unravel_index(at, self.shape) if at < np.prod(self.shape, dtype=int) else (at,)
-        return f"{name}[{', '.join(map(str, index))}]"
+        index = ", ".join(map(str, np.unravel_index(at, self.shape) if at < np.prod(self.shape, dtype=int) else (at,)))
+        name = _assigned(self.site)
+        return f"{name}[{index}]" if name else f"element [{index}] of an array"
 
 
 @functools.cache
@@ -124,9 +125,9 @@ class Mistake:
 class _Race:
     first: MemoryAccess
     second: MemoryAccess
-    addr: int
     state: Knowledge  #: of the thread of the second access
     pending: Knowledge | None
+    element: str
     count: int = 1
 
 
@@ -149,6 +150,8 @@ class Mistakes:
 
     def made(self, offset: int, nbytes: int, shape: tuple[int, ...], itemsize: int, kind: str, site: SourceLine) -> None:
         """Note a symmetric array."""
+        for start in [a.start for a in self._arrays.values() if a.start < offset + nbytes and offset < a.start + a.nbytes]:
+            del self._arrays[start]  # It has been freed.
         self._arrays[offset] = _Array(offset, nbytes, shape, itemsize, kind, site)
 
     def sent(self, update: "WordUpdate", addr: int, *, signal: bool) -> None:
@@ -200,7 +203,7 @@ class Mistakes:
         if (known := self._races.get(key)) is not None:
             known.count += 1
         else:
-            self._races[key] = _Race(first, second, addr, state, self.pending)
+            self._races[key] = _Race(first, second, state, self.pending, self.element(addr))
 
     # The report
 
@@ -211,18 +214,18 @@ class Mistakes:
         for race in self._races.values():
             one, two = self.order.site(race.first), self.order.site(race.second)
             missing, why = self._missing(race)
-            key = (*sorted((one, two), key=str), missing)
+            key = (*sorted((one, two), key=attrgetter("file", "line", "column")), missing)
             if key in found:
                 found[key].count += race.count
                 continue
-            text = f"  {self._described(race.first, one, race.addr)}\n  {self._described(race.second, two, race.addr)}\n  {why}"
+            text = f"  {self._described(race.first, one, race.element)}\n  {self._described(race.second, two, race.element)}\n  {why}"
             found[key] = Mistake(one, two, missing, text, race.count, (race.first, race.second))
         for site, words in self._signals.items():
             if not words & self._awaited:
                 found[site] = Mistake(site, site, "wait", f"  {site}: {site.text}: nobody waits for this signal")
         return [*found.values(), *self._mistakes.values()]
 
-    def _described(self, access: MemoryAccess, site: SourceLine, addr: int) -> str:
+    def _described(self, access: MemoryAccess, site: SourceLine, element: str) -> str:
         e = access.epoch
         if e.launch == 0:
             who = "on the host"
@@ -231,7 +234,7 @@ class Mistakes:
         else:
             first = (e.thread & ~OF_WARP) - e.block
             who = f"block {self.order.index(e)}, {'warp of ' if e.thread & OF_WARP else ''}thread {first}"
-        return f"{site}: {site.text}: {self.element(addr)} {access.what} by PE {e.pe}, {who}"
+        return f"{site}: {site.text}: {element} {access.what} by PE {e.pe}, {who}"
 
     def value(self, addr: int, nbytes: int, bits: int) -> str:
         """Return the value of an element."""
@@ -280,9 +283,9 @@ class Mistakes:
                 return missing, f"quiet covers the parts of other threads only after {missing} between the operation and quiet"
         later = (u for u in self._sent.get(a.epoch.thread, ()) if u.access.epoch.tick >= a.epoch.tick and u.addr in self._awaited)
         carrier = next((u for u in later if u.access is not a and _known(u, state)), None)
-        if a.epoch.thread == b.epoch.thread and carrier is None:
+        if a.epoch.pe == b.epoch.pe and carrier is None:
             if b.remote >= 0:
-                return "fence", "operations of one thread on an element are ordered only by a fence between them"
+                return "fence", "operations of one PE on an element are ordered only by a fence between them"
             return "quiet", "the operation is complete after quiet; neither fence nor program order completes it"
         if carrier is None:
             return (
@@ -302,6 +305,13 @@ class Mistakes:
         """Return what is missing if nothing tells the second thread of the first access."""
         if a.epoch in self._flags.get(b.epoch.block, ()):
             return "put_signal or fence", "one put carries data and flag, and its bytes arrive in any order"
+        told_before = None
+        earlier = [u for u in self._sent.get(a.epoch.thread, ()) if u.access.epoch.tick < a.epoch.tick and u.addr in self._awaited]
+        if earlier and _known(earlier[-1], state):
+            line = self.order.site(earlier[-1].access).line
+            told_before = "wait or barrier", f"line {line} tells the other thread only of what precedes it; the first access follows it"
+            if earlier[-1].access.epoch.tick >= a.epoch.since:  # Otherwise, it may have been the signal of an earlier round.
+                return told_before
         same_kernel = a.epoch.lane == b.epoch.lane and a.epoch.launch == b.epoch.launch > 0
         if same_kernel and a.epoch.block == b.epoch.block and a.kind != REMOTE:
             return "syncthreads", "the threads of the block do not meet in between"
@@ -312,7 +322,7 @@ class Mistakes:
                 if seen.told.happened.covers(one.epoch) and seen.epoch.thread != other.epoch.thread:
                     line = self.order.site_of(other.epoch.pe, seen.site).line
                     return "syncthreads", f"only the thread that waits in line {line} knows; the block does not meet after that"
-                if _told_by_block(seen.told, one.epoch):
+                if _told_by_block(seen.told, one.epoch, other.epoch):
                     return "syncthreads", "another thread of the block tells it; the threads of the block do not meet before that"
             for block, all_seen in self._seen.items():
                 if block != other.epoch.block and any(
@@ -320,16 +330,14 @@ class Mistakes:
                     for s in all_seen
                 ):
                     return "grid barrier", "another block waits for it; the blocks do not meet after that"
-        if not b.call and _told_by_block(state, a.epoch):
+        if not b.call and _told_by_block(state, a.epoch, b.epoch):
             return "syncthreads", "another thread of the block tells it; the threads of the block do not meet before that"
+        if told_before is not None:
+            return told_before
         if same_kernel:
             return "grid barrier", "blocks of a grid run in any order, and nothing orders these two"
         if a.epoch.pe == b.epoch.pe and a.epoch.lane != b.epoch.lane and a.kind != REMOTE != b.kind:
             return "stream order", "the kernels are on different streams, and nothing orders these"
-        earlier = [u for u in self._sent.get(a.epoch.thread, ()) if u.access.epoch.tick < a.epoch.tick and u.addr in self._awaited]
-        if earlier and _known(earlier[-1], state):
-            line = self.order.site(earlier[-1].access).line
-            return "wait or barrier", f"the signal of line {line} comes before the first access; one after it is needed"
         return "wait or barrier", _NOTHING
 
     def text(self) -> str:
@@ -337,7 +345,7 @@ class Mistakes:
         parts = []
         for finding in self.all:
             times = f" ({finding.count} times)" if finding.count > 1 else ""
-            what = "these two accesses are not ordered" if finding.first is not finding.second or finding.count > 1 else "a mistake"
+            what = "these two accesses are not ordered" if finding.accesses is not None else "a mistake"
             parts.append(f"pgas: {what}{times}; missing: {finding.missing}\n{finding.text}")
         return "\n".join(parts)
 
@@ -351,10 +359,10 @@ def _known(update: "WordUpdate", state: Knowledge) -> bool:
     return state.happened.covers(update.access.epoch) or update.access.ordered_before(state, -1, -1)
 
 
-def _told_by_block(state: Knowledge, epoch: Epoch) -> bool:
-    """Whether a state knows something that another thread of the block of an event has told since the block last met before that event."""
-    last = epoch.block + epoch.count
-    return any(epoch.block <= t < last and t != epoch.thread and tick >= epoch.since for t, tick in state.happened.threads.items())
+def _told_by_block(state: Knowledge, epoch: Epoch, later: Epoch) -> bool:
+    """Whether a state knows something that a third thread, of the first event's block, has told since it last met before that event."""
+    first, last, two = epoch.block, epoch.block + epoch.count, (epoch.thread, later.thread)
+    return any(first <= t < last and t not in two and tick >= epoch.since for t, tick in state.happened.threads.items())
 
 
 def _call(what: tuple[Any, ...]) -> str:

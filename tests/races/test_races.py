@@ -220,11 +220,13 @@ with pgas.init():
         stream.synchronize()
         assert dest[0] == 7
     pgas.barrier_all()
+    pgas.free(sig)
+    later = pgas.zeros(1, np.uint64)  # in the same memory
 """
 
 
 def test_a_store_that_races_with_a_signal_is_one_report(tmp_path):
-    """The wait has seen the signal, so the data behind it is not reported as well."""
+    """The wait has seen the signal, so the data behind it is not reported as well. An array is named although it has been freed."""
     (tmp_path / "zeroed.py").write_text(ZEROED)
     command = [sys.executable, "-m", "pgas.check", "-n", "2", tmp_path / "zeroed.py"]
     said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
