@@ -120,6 +120,7 @@ N_PES = _page.word("N_PES", 8, HOST, BOTH)
 TIMEOUT_NS = _page.word("TIMEOUT_NS", 16, HOST, KERNELS)  #: maximum duration of a wait
 HEAP_SIZE = _page.word("HEAP_SIZE", 24, HOST, KERNELS)  #: bytes of heap after window.HEAP_OFFSET
 NEAR_ROW = _page.word("NEAR_ROW", 32, HOST, KERNELS)  #: first PE that maps this PE's memory; upper 32 bits: number of such PEs
+HOST_WORDS = _page.word("HOST_WORDS", 40, HOST, KERNELS)  #: address of ALARM
 REGISTERED_END = _page.word("REGISTERED_END", 56, HOST, BOTH)  #: address just past the last entry of REGISTERED ever used
 ALL_EPOCH = _page.word("ALL_EPOCH", 64, BOTH, KERNELS)  #: number of the last barrier_all or sync_all of this PE's kernels
 POISON = _page.word("POISON", 128, BOTH, BOTH)  #: state.SOUND, CLAIMED while a thread writes ERROR, then FAILED; LOST: the host has aborted
@@ -171,15 +172,20 @@ TRACE_HEADS = _page.word(
 
 # At the end of the page.
 N_WAITERS, N_REGISTERED = 256, 256
-N_RESULTS, RESULT_SIZE = 256, 16
-_RESULTS = _page.nbytes - N_RESULTS * RESULT_SIZE
-_REGISTERED = _RESULTS - N_REGISTERED * PIECE_SIZE
+_REGISTERED = _page.nbytes - N_REGISTERED * PIECE_SIZE
 _WAITERS = _REGISTERED - N_WAITERS * WAITER_SIZE
 #: Table of waiting threads. The host empties it before it requests reports. On a collision, the later thread is not recorded.
 WAITERS = _page.word("WAITERS", _WAITERS, BOTH, BOTH, width=WAITER_SIZE, count=N_WAITERS)
 REGISTERED = _page.word("REGISTERED", _REGISTERED, HOST, BOTH, width=PIECE_SIZE, count=N_REGISTERED)
+
+# Words in the host's memory (Memory.host_words), which the host reads without a copy from the GPU --------------------------------------
+
+N_RESULTS, RESULT_SIZE = 256, 16
+_words = Region("words in host memory", 0, 8192)
+ALARM = _words.word("ALARM", 0, BOTH, HOST)  #: nonzero: a kernel, or the host, has changed POISON or an entry of WAITERS
 #: Results of kernels that the host calls for a value; the slots are used in rotation.
-RESULTS = _page.word("RESULTS", _RESULTS, KERNELS, HOST, width=RESULT_SIZE, count=N_RESULTS)
+RESULTS = _words.word("RESULTS", 128, KERNELS, HOST, width=RESULT_SIZE, count=N_RESULTS)
+HOST_WORDS_SIZE = _words.nbytes
 
 # Landing cells, in memory that the NIC can access. For ibrc over verbs they are outside the heap, so that the page holds their address.
 CELL_SIZE = 512  #: one element of 16 bytes per lane of a warp

@@ -52,14 +52,16 @@ relax = primitive("relax", "void(u64, u64, u64, u64)", "", lambda op, *_: cpu.re
 def _record(addr: int, *words: int) -> None:
     for i, word in enumerate(words):
         cpu.mem.store(addr + 8 * i, word, 8)
+    cpu.mem.store(cpu.mem.load(layout.HOST_WORDS, 8) + layout.ALARM, addr, 8)
 
 
-#: Ten operands: the address, and the words of the record in their order.
+#: Ten operands: the address, and the words of the record in their order. ALARM is then set to the address.
 _store_record = primitive(
     "store_record", "void(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64)",
-    "st.relaxed.sys.global.v2.u64 [$0], {$1, $2}; st.relaxed.sys.global.v2.u64 [$0+16], {$3, $4};"
+    "{ .reg .u64 a; st.relaxed.sys.global.v2.u64 [$0], {$1, $2}; st.relaxed.sys.global.v2.u64 [$0+16], {$3, $4};"
     " st.relaxed.sys.global.v2.u64 [$0+32], {$5, $6}; st.relaxed.sys.global.v2.u64 [$0+48], {$7, $8};"
-    " st.relaxed.sys.global.u64 [$0+64], $9;",
+    f" st.relaxed.sys.global.u64 [$0+64], $9; mov.u64 a, {layout.HOST_WORDS:#x};"
+    f" ld.relaxed.sys.global.u64 a, [a]; st.relaxed.sys.global.u64 [a+{layout.ALARM}], $0; }}",
     _record,
 )  # fmt: skip
 

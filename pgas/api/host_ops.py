@@ -24,6 +24,7 @@ In kernels and on the host, the local operand of put and get may be in any GPU m
 registered (pgas.register). synchronize(stream) raises the errors of these calls and of users' kernels.
 """
 
+import ctypes
 import functools
 import inspect
 import itertools
@@ -320,12 +321,12 @@ def fetched(title: str, kernel: Kernel, dtype: np.dtype, stream: Any, *args: Any
     if platform.capturing(stream):
         raise PgasError(f"pgas.{title} cannot be captured, because it waits for the value that it returns; call it in a kernel")
     job = runtime.current()
-    address = layout.RESULTS + next(_cells) % layout.N_RESULTS * layout.RESULT_SIZE
+    address = job.memory.host_words + layout.RESULTS + next(_cells) % layout.N_RESULTS * layout.RESULT_SIZE
     enqueue(kernel, 1, 1, stream, as_array(address, 1, dtype), *args, wait=False)
     if is_recording():
         raise TypeError(f"pgas.{title}.bind: the call returns a value and waits for it, so that it cannot be bound")
     job.synchronize(0 if stream is None else stream)
-    return np.frombuffer(job.memory.read(address, dtype.itemsize), dtype)[0]
+    return np.frombuffer(ctypes.string_at(address, dtype.itemsize), dtype)[0]
 
 
 # ------------------------------------------------------------------------------------------------------------------ order

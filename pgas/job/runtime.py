@@ -332,6 +332,8 @@ class Job(Collective):
 
     def _check(self) -> None:
         """Raise the error of kernels if there is one, after which the job is broken."""
+        if self.nic is None and not device_state.alarmed(self.memory) and self.health.failure is None:
+            return  # What follows would find nothing.
         with self.health.first_error(self.hang.waiting):
             device_state.check(self.memory, self.places, self.my_pe, self.nic, self.health.given_up)
 

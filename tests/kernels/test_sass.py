@@ -721,11 +721,13 @@ def test_slices_are_checked_at_run_time(dest, source, refused, found):
     arrays = [(eval(dest, held), held["C"], 0x1000), (eval(source, read), read["C"], HEAP)]
     memory = ptx_machine.Memory()
     page, local, heap = memory.region(window.STATE, window.STATE_SIZE), memory.region(0x1000, 240), memory.region(HEAP, 240)
+    alarm = memory.region(layout.ALARM, layout.WORD)  # because the page, and so HOST_WORDS, is zero
     heap[:] = cube.tobytes()
     arguments = []
     for view, whole, address in arrays:
         arguments += [0, 0, view.size, 4, address + view.ctypes.data - whole.ctypes.data, *view.shape, *view.strides]
     ptx_machine.run(found["slices"]["ptx"], arguments, memory)
+    assert any(alarm) == (refused is not None)
     at = layout.ERROR - window.STATE
     kind, op, *_, wanted, apart, which, _, _ = layout.ERROR_RECORD.unpack(page[at : at + layout.ERROR_RECORD.size])
     if refused is None:

@@ -36,6 +36,7 @@ DEST, SOURCE, WORD = 0x6001_4000_1000, 0x6001_0040_2000, 0x6001_4000_0008
 NBYTES = 32
 PE, N_PES, DEPTH = 1, 2, 1024
 RING, CQ, DBR, UAR, CELLS = 0x6031_0000_0000, 0x6032_0000_0000, 0x6033_0000_0004, 0x6034_0000_0800, 0x6030_0000_0000
+HOST_WORDS = 0x6035_0000_0000
 
 #: Contents of the first two landing cells: the element from an earlier READ, and the old value from the atomic behind it.
 ELEMENTS = {
@@ -67,14 +68,16 @@ class Job:
         memory.region(window.BASE + layout.ALL_ROWS, N_PES * layout.ROW_SIZE)
         self.ring = memory.region(RING, DEPTH * wqe.WQEBB, 0xA5)
         self.cq = memory.region(CQ, 64, 0xFF)
+        memory.region(HOST_WORDS, layout.HOST_WORDS_SIZE)
         self.cells = memory.region(CELLS, layout.SINK + 64)
         for address, nbytes in ((DBR, 4), (UAR, 8), (DEST, 64), (SOURCE, 64)):
             memory.region(address, nbytes)
         for i, element in enumerate(ELEMENTS.get(name, ())):
             self.cells[i * layout.CELL_SIZE : i * layout.CELL_SIZE + len(element) // 2] = bytes.fromhex(element)
         words = {
-            layout.N_PES: N_PES, layout.TIMEOUT_NS: 1 << 40, layout.LKEY: big(0x0A0B0C0D, 4), layout.CELL_LKEY: big(0x0E0F1011, 4),
-            layout.CELLS: CELLS, layout.USED_END: layout.USED + 8, layout.KEYS + layout.KEY_SIZE * PE: big(0x01020304, 4),
+            layout.N_PES: N_PES, layout.HOST_WORDS: HOST_WORDS, layout.TIMEOUT_NS: 1 << 40, layout.LKEY: big(0x0A0B0C0D, 4),
+            layout.CELL_LKEY: big(0x0E0F1011, 4), layout.CELLS: CELLS, layout.USED_END: layout.USED + 8,
+            layout.KEYS + layout.KEY_SIZE * PE: big(0x01020304, 4),
             window.BASE + layout.ALL_ROWS + layout.ROW_SIZE * PE + layout.ARRIVED: 1,
         }  # fmt: skip
         if name == "settle":  # somebody has to, and waits for a 1 at DEST are over

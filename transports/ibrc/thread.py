@@ -177,6 +177,7 @@ class RingNIC(NIC):
             if self._load(self._control + layout.FAILED_QUEUE):
                 self._let_kernels_find_it()
             if self._load(layout.POISON) == state.SOUND:
+                self._store(self._memory.host_words + layout.ALARM, state.LOST)
                 self._store(layout.POISON, state.LOST)
 
     def _let_kernels_find_it(self) -> None:

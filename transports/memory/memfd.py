@@ -9,7 +9,7 @@ import os
 
 from pgas.base.config import size_text
 from pgas.base.errors import HeapError, TransportError
-from pgas.kernels import window
+from pgas.kernels import layout, window
 from pgas.transports.memory import pages
 from pgas.transports.memory.protocol import Loan, Segment
 
@@ -47,6 +47,7 @@ class HostMemory:
     on_gpu = False
 
     def __init__(self) -> None:
+        self.host_words, self._words = 0, ctypes.create_string_buffer(0)
         self._pages = pages.SharedPages()
         self._mappings: dict[int, int] = {}  # bytes, by address
         self._fds: dict[int, int] = {}  # descriptors of own segments, by address
@@ -86,6 +87,8 @@ class HostMemory:
     def create_private(self, nbytes: int = window.STATE_SIZE) -> None:
         if error := self._map(window.STATE, nbytes, -1):
             raise HeapError(f"cannot map the state page at {window.STATE:#x}: {error}")
+        self._words = ctypes.create_string_buffer(layout.HOST_WORDS_SIZE)
+        self.host_words = ctypes.addressof(self._words)
 
     def map_file(self, address: int, nbytes: int, fd: int) -> None:
         if error := self._map(address, nbytes, fd):
@@ -121,5 +124,6 @@ class HostMemory:
 
     def close(self) -> None:
         self._pages.close()
+        self.host_words = 0
         for address in list(self._mappings):
             self.discard(address)

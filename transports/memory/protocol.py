@@ -43,6 +43,7 @@ class Memory(Protocol):
     """One kind of memory: GPU memory (vmm.py), or host memory in the simulator (memfd.py). Addresses are those of the window."""
 
     on_gpu: bool  #: whether it is GPU memory
+    host_words: int  #: from create_private() to close(), address of host memory (layout.HOST_WORDS_SIZE) that kernels can access; else 0
 
     def create(self, address: int, segment: Segment) -> int:
         """Allocate a zeroed segment of this PE's slot, map it at address, and return its file descriptor.
@@ -58,7 +59,7 @@ class Memory(Protocol):
         """Unmap and release the segment that create() or attach() mapped at address, if there is one. It must not be in use."""
 
     def create_private(self, nbytes: int = window.STATE_SIZE) -> None:
-        """Map the state page, zeroed, and what follows it up to nbytes."""
+        """Map the state page, zeroed, and what follows it up to nbytes, and allocate host_words."""
 
     def map_file(self, address: int, nbytes: int, fd: int) -> None:
         """Map a file at address, below the window, for the host and for kernels.

@@ -12,7 +12,7 @@ from cuda.bindings import driver
 
 from pgas.base.config import size_text
 from pgas.base.errors import HeapError, PgasError, TransportError
-from pgas.kernels import window
+from pgas.kernels import layout, window
 from pgas.transports.memory.memfd import map_at, unmap
 from pgas.transports.memory.protocol import Loan, Segment
 
@@ -57,6 +57,7 @@ class GPUMemory:
         self._mapped: dict[int, tuple[int, Any]] = {}  # bytes and handle, by address
         self._on_host: list[range] = []
         self._registered: dict[int, int] = {}  # bytes of mapped files, by address
+        self.host_words = 0
         self._closed = False
         self._fds: dict[int, int] = {}  # descriptors of own segments, by address
         # A separate stream, because the host reads and writes the state page while kernels spin on other streams.
@@ -119,6 +120,10 @@ class GPUMemory:
         """Reserve the private gigabyte and map the state page at its beginning."""
         self._map(window.STATE, nbytes, self._allocate(nbytes))
         self.fill(window.STATE, nbytes, 0)
+        size, flags = layout.HOST_WORDS_SIZE, driver.CU_MEMHOSTALLOC_PORTABLE | driver.CU_MEMHOSTALLOC_DEVICEMAP
+        self.host_words = int(check(driver.cuMemHostAlloc(size, flags), "cuMemHostAlloc"))
+        self._on_host.append(range(self.host_words, self.host_words + size))
+        self.fill(self.host_words, size, 0)
 
     def map_file(self, address: int, nbytes: int, fd: int) -> None:
         """Map the file on the host, and register these pages with CUDA, which pins them; the kernel's address is the host's."""
@@ -254,6 +259,9 @@ class GPUMemory:
             self._unregister(address, nbytes)
         for address, nbytes in self._reserved:
             driver.cuMemAddressFree(address, nbytes)
+        if self.host_words:
+            driver.cuMemFreeHost(self.host_words)
+            self.host_words = 0
         driver.cuStreamDestroy(self._stream)
 
 

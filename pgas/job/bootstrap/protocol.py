@@ -125,5 +125,10 @@ def find(comm: Any = None, given: "rendezvous.Given | None" = None) -> Bootstrap
 
 
 def exchange(bootstrap: Bootstrap, value: Any, poll: Callable[[], None] = lambda: None) -> list[Any]:
-    """Return every rank's value, by rank. Values are plain (pgas.base.plain)."""
-    return [plain.loads(data) for data in bootstrap.allgather(plain.dumps(value), poll)]
+    """Return every rank's value, by rank. Values are plain (pgas.base.plain).
+
+    Most calls exchange equal tuples to learn that all PEs make the same call. Decoding them would take a quarter of the time.
+    """
+    own = plain.dumps(value)
+    known = {own: value} if type(value) is tuple else {}
+    return [known[data] if data in known else plain.loads(data) for data in bootstrap.allgather(own, poll)]

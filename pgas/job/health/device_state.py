@@ -1,5 +1,6 @@
 """The host's side of the state page: its initial values, and the messages of error records."""
 
+import ctypes
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -41,6 +42,7 @@ def setup(memory: Memory, my_pe: int, n_pes: int, heap_size: int, timeout_s: flo
     """Write the words that kernels read: this PE's number, the number of PEs, the timeout of waits, the near PEs, the size of the heap."""
     for address, value in ((layout.MY_PE, my_pe), (layout.N_PES, n_pes), (layout.TIMEOUT_NS, int(timeout_s * 1e9))):
         memory.write(address, struct.pack("<Q", value))
+    memory.write(layout.HOST_WORDS, struct.pack("<Q", memory.host_words))
     memory.write(layout.NEAR_ROW, struct.pack("<2I", near_pes[0], len(near_pes)))
     memory.write(layout.NEAR_BITS, sum(1 << pe for pe in near_pes if pe < layout.MAX_PES).to_bytes(layout.MAX_PES // 8, "little"))
     set_heap_size(memory, heap_size)
@@ -53,6 +55,7 @@ def set_heap_size(memory: Memory, nbytes: int) -> None:
 
 def poison(memory: Memory) -> None:
     """End the waits of running kernels, because the host has aborted the job."""
+    memory.write(memory.host_words + layout.ALARM, struct.pack("<Q", state.LOST))
     memory.write(layout.POISON, struct.pack("<Q", state.LOST))
 
 
@@ -60,6 +63,13 @@ def reset(memory: Memory) -> None:
     """Clear the error and the waiters. No kernel may run."""
     memory.fill(layout.WAITERS, _WAITERS_BYTES, 0)
     memory.fill(layout.POISON, layout.ERROR + layout.ERROR_RECORD.size - layout.POISON, 0)
+    memory.write(memory.host_words + layout.ALARM, bytes(8))
+
+
+def alarmed(memory: Memory) -> bool:
+    """Whether the state may be poisoned. This needs no copy from the GPU, which would take longer than the rest of a synchronize."""
+    words = memory.host_words  # 0 after close()
+    return words == 0 or ctypes.c_uint64.from_address(words + layout.ALARM).value != 0
 
 
 def poisoned(memory: Memory) -> bool:
@@ -75,7 +85,9 @@ def check(memory: Memory, places: Places, my_pe: int, nic: NIC | None = None, gi
         CompletionError: if a WQE failed.
         PgasError: if nic.check() found an error.
     """
-    (poison,) = struct.unpack("<Q", memory.read(layout.POISON, 8))
+    poison = state.SOUND
+    if alarmed(memory):
+        (poison,) = struct.unpack("<Q", memory.read(layout.POISON, 8))
     if poison == state.FAILED:
         raise first_error(memory, places, my_pe, nic)
     if nic is not None and poison in (state.SOUND, state.LOST):

@@ -25,6 +25,7 @@ configured, bound, resident, argument = gpu_streams.Configured, gpu_streams.Boun
 core_stream, handle_of, capturing = gpu_streams.core_stream, gpu_streams.handle_of, gpu_streams.capturing
 
 _Attribute = driver.CUdevice_attribute
+_NOT_READY = driver.CUresult.CUDA_ERROR_NOT_READY
 _ORDERED_FOR_OWNER = int(driver.CUGPUDirectRDMAWritesOrdering.CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER)
 
 
@@ -108,12 +109,23 @@ def host_array(array: Any) -> None:
 
 def wait(stream: Any, call: str, poll: Callable[[], None], guarded: Callable[[], AbstractContextManager[None]]) -> None:
     with guarded():
-        compiler.enter_device()  # Because a new thread of the program has no current GPU.
-        Device().set_current()  # So that cuda.core also uses it.
-        event = core_stream(stream).record()
-        until(lambda: event.is_done, poll)
+        if not int(check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")):  # as in a new thread of the program
+            compiler.enter_device()
+            Device().set_current()  # So that cuda.core also uses it.
+        # The driver's own calls, because cuda.core takes 10 us for the object of a stream.
+        event = check(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING), "cuEventCreate")
+        try:
+            check(driver.cuEventRecord(event, handle_of(stream)), "cuEventRecord")
+            until(lambda: _is_over(event), poll)
+        finally:
+            driver.cuEventDestroy(event)
         if stream is None:
             check(driver.cuCtxSynchronize(), "cuCtxSynchronize")  # Not cuda.core's sync(), because that starts the CUDA runtime.
+
+
+def _is_over(event: Any) -> bool:
+    (status,) = driver.cuEventQuery(event)
+    return status != _NOT_READY and check((status, True), "cuEventQuery")
 
 
 def read_again() -> None:

@@ -33,7 +33,7 @@ def wait_for_default(handle: int) -> None:
 
 def handle_of(stream: Any) -> int:
     """Return the handle of a stream (Platform.handle_of)."""
-    return 0 if is_default(stream) else int(core_stream(stream).handle)
+    return 0 if is_default(stream) else int(stream.handle) if isinstance(stream, Stream) else handle(stream)
 
 
 def capturing(stream: Any) -> bool:
