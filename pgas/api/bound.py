@@ -184,19 +184,25 @@ _plain: dict[Callable[..., Any], Callable[..., Any]] = {}
 _FIXED = (int, float, np.integer, enum.Enum, SymmetricArray)
 
 
-def remembering(name: str, form: Callable[..., Any], *, of_team: bool = False, value: Value | None = None) -> Callable[..., Any]:
-    """Return a host form whose calls on a stream cost what a bound call costs if the arguments are the same objects as before.
+def remembering(
+    name: str, form: Callable[..., Any], *, waits: bool | None, of_team: bool = False, value: Value | None = None
+) -> Callable[..., Any]:  # fmt: skip
+    """Return a host form whose calls cost what a bound call costs if the arguments are the same objects as before.
 
     Only calls whose arrays are symmetric arrays are kept, because these never change.
 
     Args:
+        waits: whether a call without a stream waits for its kernel; None: it has no kernel, and is not kept.
         of_team: whether the first argument is a team; a plain number may later be another team's.
         value: the value that may differ from that of the call before.
     """
 
-    def call(*args: Any, stream: Any = None, **kwargs: Any) -> Any:
+    def call(*args: Any, stream: Any = None, **kwargs: Any) -> None:
+        given_stream = {} if stream is None else {"stream": stream}
         if stream is None:
-            return parameters.call(name, form, args, kwargs)
+            if waits is None:
+                return parameters.call(name, form, args, kwargs)
+            stream = 0
         job, values = runtime.current(), (*args, *kwargs.values())
         new: tuple[Any, ...] = ()
         mark: Any = None
@@ -216,8 +222,11 @@ def remembering(name: str, form: Callable[..., Any], *, of_team: bool = False, v
             if not known.bound.valid(job):
                 known = None
             elif not new or known.bound.varies:  # Otherwise, the call has converted the value.
-                return known.bound._perform(*new)
-        parameters.call(name, form, args, {**kwargs, "stream": stream})  # It returns nothing; an error is not remembered.
+                known.bound._perform(*new)
+                if waits and not given_stream:
+                    job.synchronize(0)
+                return
+        parameters.call(name, form, args, kwargs | given_stream)  # It returns nothing; an error is not remembered.
         team = kwargs.get("team", args[0] if args else None)
         if known is None and all(isinstance(each, _FIXED) for each in values) and (not of_team or isinstance(team, teams.Handle)):
             if len(of_name) >= _MOST_REMEMBERED:

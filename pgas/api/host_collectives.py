@@ -251,4 +251,4 @@ def gather(team: int, dest: int, source: int, members: int, nbytes: int) -> None
 def bind() -> None:
     """Give the public functions their host forms."""
     names = ("team_sync", "barrier", "broadcast", "alltoallv", *_OF_ARRAYS, *_OF_OP)
-    HOST_FORMS.update({name: remembering(name, _form(name), of_team=True) for name in names})
+    HOST_FORMS.update({name: remembering(name, _form(name), waits=True, of_team=True) for name in names})

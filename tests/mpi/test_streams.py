@@ -250,67 +250,69 @@ def test_bound_calls_keep_their_operands(heap, n, right):
     pgas.team_destroy(again)
 
 
-def test_repeated_calls(heap, me, n, right, left):
+@pytest.mark.parametrize("given", [True, False], ids=["stream", "none"])
+def test_repeated_calls(heap, me, n, right, left, given):
     """A call with the same arguments as before does the same; other arrays, freed arrays and destroyed teams are noticed."""
-    stream, world = cuda.stream(), pgas.TEAM_WORLD
+    on, world = {"stream": cuda.stream()} if given else {}, pgas.TEAM_WORLD
     source, dest = heap.array(np.zeros(100, np.int64)), heap.array(np.zeros(100, np.int64))
     for turn in range(4):
         source[:] = np.full(100, 10 * turn + me)
         pgas.barrier_all()
-        pgas.put(dest, source, right, stream=stream)
-        pgas.barrier_all(stream=stream)
-        pgas.synchronize(stream)
+        pgas.put(dest, source, right, **on)
+        pgas.barrier_all(**on)
+        pgas.synchronize(on.get("stream"))
         assert (dest.copy_to_host() == 10 * turn + left).all()
-        pgas.reduce(world, dest, source, pgas.MAX, stream=stream)
-        pgas.synchronize(stream)
+        pgas.reduce(world, dest, source, pgas.MAX, **on)
+        pgas.synchronize(on.get("stream"))
         assert (dest.copy_to_host() == 10 * turn + n - 1).all()
         pgas.barrier_all()
-        pgas.reduce(world, source=source, dest=dest, op=pgas.MIN, stream=stream)
-        pgas.synchronize(stream)
+        pgas.reduce(world, source=source, dest=dest, op=pgas.MIN, **on)
+        pgas.synchronize(on.get("stream"))
         assert (dest.copy_to_host() == 10 * turn).all()
         pgas.barrier_all()
-        pgas.reduce(world, dest=source, source=dest, op=pgas.MIN, stream=stream)  # the same objects under other names
-        pgas.synchronize(stream)
+        pgas.reduce(world, dest=source, source=dest, op=pgas.MIN, **on)  # the same objects under other names
+        pgas.synchronize(on.get("stream"))
         assert (source.copy_to_host() == 10 * turn).all()
         source[:] = np.full(100, 10 * turn + me)
-        pgas.put(dest[turn:], source[:1], me, stream=stream)  # new views, often with the IDs of those before
-        pgas.synchronize(stream)
+        pgas.put(dest[turn:], source[:1], me, **on)  # new views, often with the IDs of those before
+        pgas.synchronize(on.get("stream"))
         assert dest.copy_to_host()[turn] == 10 * turn + me
         pgas.barrier_all()
     gone, team = pgas.zeros(100, np.int64), pgas.team_create(list(range(n)))
     for _ in range(3):
-        pgas.put(gone, source, right, stream=stream)
-        pgas.team_sync(team, stream=stream)
-        pgas.team_sync(int(team), stream=stream)  # a number, which may be another team's later
+        pgas.put(gone, source, right, **on)
+        pgas.team_sync(team, **on)
+        pgas.team_sync(int(team), **on)  # a number, which may be another team's later
     pgas.barrier_all()
     pgas.free(gone)
     pgas.team_destroy(team)
-    assert "pgas.put: dest: use after free" in raised(pgas.HeapError, pgas.put, gone, source, right, stream=stream)
+    assert "pgas.put: dest: use after free" in raised(pgas.HeapError, pgas.put, gone, source, right, **on)
     for known in (team, int(team)):
-        assert "pgas.team_sync: team" in raised(pgas.PgasError, pgas.team_sync, known, stream=stream)
+        assert "pgas.team_sync: team" in raised(pgas.PgasError, pgas.team_sync, known, **on)
 
 
-def test_repeated_calls_with_other_values(heap, me, right, left):
+@pytest.mark.parametrize("given", [True, False], ids=["stream", "none"])
+def test_repeated_calls_with_other_values(heap, me, right, left, given):
     """A value may differ from call to call; each is sent, and a value that the element cannot hold is refused every time."""
-    stream, sig = cuda.stream(), heap.zeros(2, np.uint64)
+    on, sig = {"stream": cuda.stream()} if given else {}, heap.zeros(2, np.uint64)
     # Several blocks put these over p2p, so that the signal is a second launch.
     source, dest = heap.full(40_000, me, np.int64), heap.zeros(40_000, np.int64)
     words, numbers, bits = heap.zeros(2, np.int32), heap.zeros(2, np.float32), heap.zeros(2, np.float16)
     small = [heap.zeros(1, name) for name in ("bfloat16", "float8_e5m2", "float8_e4m3fn", "bool")]
     for turn in range(1, 6):
-        pgas.put_signal(dest[:8], source[:8], sig, 0, turn, pgas.SIGNAL_SET, right, stream=stream)
-        pgas.put_signal(dest, source, sig, 0, 100 * turn, pgas.SIGNAL_ADD, right, stream=stream)
-        pgas.signal_op(sig, 1, turn, pgas.SIGNAL_ADD, right, stream=stream)
-        pgas.p(words, 0, -turn, right, stream=stream)
-        pgas.p(words, idx=1, value=turn, pe=right, stream=stream)
-        pgas.p(numbers, 0, turn + 0.5, right, stream=stream)
-        pgas.atomic_add(numbers, 1, turn, right, stream=stream)
-        pgas.p(bits, 0, turn, right, stream=stream)
+        pgas.put_signal(dest[:8], source[:8], sig, 0, turn, pgas.SIGNAL_SET, right, **on)
+        pgas.put_signal(dest, source, sig, 0, 100 * turn, pgas.SIGNAL_ADD, right, **on)
+        pgas.signal_op(sig, 1, turn, pgas.SIGNAL_ADD, right, **on)
+        pgas.p(words, 0, -turn, right, **on)
+        pgas.p(words, idx=1, value=turn, pe=right, **on)
+        pgas.p(numbers, 0, turn + 0.5, right, **on)
+        pgas.atomic_add(numbers, 1, turn, right, **on)
+        pgas.p(bits, 0, turn, right, **on)
         for array in small:
-            pgas.p(array, 0, turn % 2 if array.dtype == bool else float(turn), right, stream=stream)
-        pgas.barrier_all(stream=stream)
-        pgas.wait_until(words, 0, pgas.EQ, -turn, stream=stream)
-        pgas.synchronize(stream)
+            pgas.p(array, 0, turn % 2 if array.dtype == bool else float(turn), right, **on)
+        pgas.barrier_all(**on)
+        pgas.wait_until(words, 0, pgas.EQ, -turn, **on)
+        pgas.synchronize(on.get("stream"))
         total = turn * (turn + 1) // 2
         found = [array.copy_to_host().tolist() for array in (sig, words, numbers, bits)]
         everywhere(None if found == [[101 * turn, total], [-turn, turn], [turn + 0.5, total], [turn, 0]] else f"turn {turn}: {found}")
@@ -320,10 +322,10 @@ def test_repeated_calls_with_other_values(heap, me, right, left):
             name, function = ("signal_op", pgas.signal_op) if array is sig else ("p", pgas.p)
             args = (array, 0, value, pgas.SIGNAL_SET, right) if array is sig else (array, 0, value, right)
             with pytest.raises((TypeError, ValueError), match=rf"^pgas\.{name}: value (must be|is of type str)"):
-                function(*args, stream=stream)
-    pgas.signal_op(sig, 1, 2**64 - 1, pgas.SIGNAL_SET, right, stream=stream)
-    pgas.barrier_all(stream=stream)
-    pgas.synchronize(stream)
+                function(*args, **on)
+    pgas.signal_op(sig, 1, 2**64 - 1, pgas.SIGNAL_SET, right, **on)
+    pgas.barrier_all(**on)
+    pgas.synchronize(on.get("stream"))
     equal(sig, np.array([505, 2**64 - 1], np.uint64))
 
 
