@@ -41,7 +41,8 @@ def init(
     (multiprocessing does this); otherwise mpi4py finalizes MPI at the end of each child.
 
     This and every other collective host call waits for the other PEs without a time limit. After PGAS_TIMEOUT seconds, one of the waiting
-    PEs prints once which PEs have not arrived, in which call, and whether their processes are stopped.
+    PEs prints once which PEs have not arrived, in which call, and whether their processes are stopped. Only one thread of a PE at a time
+    may make such calls: a second thread's call raises a PgasError that names the first one's, and has no effect.
 
     Args:
         comm: an mpi4py intracommunicator whose processes are the PEs, by rank. In a nested call: a communicator of the job's processes in

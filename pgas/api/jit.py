@@ -269,11 +269,12 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
         return bound
 
     call = f"pgas.launch({kernel.__name__})"
-    shapes = job.agree(call, value=_shape(grid, block, shared, args))
-    if (other := next((pe for pe, shape in enumerate(shapes) if shape != shapes[0]), None)) is not None:
-        here, there = (f"PE {pe} called {call} with {shapes[pe]}" for pe in (0, other))
-        raise BootstrapError(f"PEs disagree in a collective call: {here}; {there}")
-    bound, _ = job.together(call, prepare, ValueError)
+    with job.making(call):
+        shapes = job.agree(call, value=_shape(grid, block, shared, args))
+        if (other := next((pe for pe, shape in enumerate(shapes) if shape != shapes[0]), None)) is not None:
+            here, there = (f"PE {pe} called {call} with {shapes[pe]}" for pe in (0, other))
+            raise BootstrapError(f"PEs disagree in a collective call: {here}; {there}")
+        bound, _ = job.together(call, prepare, ValueError)
     bound()
 
 

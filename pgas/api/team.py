@@ -22,6 +22,7 @@ from pgas.api.host_only import host_only
 from pgas.base.errors import BootstrapError, HeapError, PgasError
 from pgas.base.parameters import is_integer
 from pgas.job import runtime
+from pgas.job.bootstrap.calls import alone
 from pgas.job.memory import teams
 from pgas.job.memory.array import caller
 from pgas.kernels.compiler.binding import Integer, device_function
@@ -200,12 +201,13 @@ def team_split_2d(parent: Team, xrange: int, *, channels: int | None = None) -> 
     if xrange < 1:
         raise ValueError(f"pgas.team_split_2d: xrange must be 1 or more, not {xrange}")
     row, column = divmod(parent.my_pe, xrange)
-    first = cast(Team, _made(f"{call}, row", parent, members[row * xrange : (row + 1) * xrange], channels))
-    try:
-        second = cast(Team, _made(f"{call}, column", parent, members[column::xrange], channels))
-    except (HeapError, BootstrapError):  # Raised on every PE, before any PE has used its row.
-        runtime.current().teams.remove(int(first))
-        raise
+    with alone(call):
+        first = cast(Team, _made(f"{call}, row", parent, members[row * xrange : (row + 1) * xrange], channels))
+        try:
+            second = cast(Team, _made(f"{call}, column", parent, members[column::xrange], channels))
+        except (HeapError, BootstrapError):  # Raised on every PE, before any PE has used its row.
+            runtime.current().teams.remove(int(first))
+            raise
     return first, second  # Neither is None, because this PE is a member of its row and its column.
 
 
@@ -271,13 +273,19 @@ def team_destroy(team: Team | None) -> None:
         raise ValueError(f"pgas.team_destroy: {teams.named(int(team))} is predefined")
     job = runtime.current()
     call = f"pgas.team_destroy(team {int(team)})"
-    job.complete("pgas.team_destroy")
-    _told(call, team, _digest(call).ljust(teams.NOTE_BYTES, b"\0"))
-    job.teams.remove(int(team))
+    with alone(call):
+        job.complete("pgas.team_destroy")
+        _told(call, team, _digest(call).ljust(teams.NOTE_BYTES, b"\0"))
+        job.teams.remove(int(team))
 
 
 def _made(call: str, parent: Team, pes: tuple[int, ...], channels: int | None) -> Team | None:
     """Make a team. Collective over the parent, whose PEs may request different teams."""
+    with alone(call):
+        return _made_alone(call, parent, pes, channels)
+
+
+def _made_alone(call: str, parent: Team, pes: tuple[int, ...], channels: int | None) -> Team | None:
     job = runtime.current()
     count = job.teams.plan.channels if channels is None else channels
     if not is_integer(count) or not 1 <= count <= 256:

@@ -14,17 +14,17 @@ def reset(job: Job) -> None:
 
     Each step begins after the previous one has ended on every PE, because until then, kernels and NICs of other PEs may write to this PE.
     """
-    try:
-        with job.making(_CALL):
+    with job.making(_CALL):
+        try:
             _wait_for_all(job)
             everywhere(job.exchange, lambda: _end_kernels(job), PgasError)
             if job.nic is not None:
                 job.nic.reset()
             everywhere(job.exchange, lambda: _clear(job), PgasError)
-    except PgasError as error:
-        failed = PgasError(f"pgas.reset: the job cannot be made usable again: {error}")
-        job.health.fail(failed)
-        raise failed from error
+        except PgasError as error:
+            failed = PgasError(f"pgas.reset: the job cannot be made usable again: {error}")
+            job.health.fail(failed)
+            raise failed from error
     platform.read_again()
     job.health.recover()
     job.hang.begin()

@@ -25,7 +25,7 @@ from pgas.base.waits import say
 from pgas.job import growth
 from pgas.job.blocks import Blocks
 from pgas.job.bootstrap import protocol, rendezvous
-from pgas.job.bootstrap.calls import Collective, enough_files
+from pgas.job.bootstrap.calls import Collective, alone, enough_files
 from pgas.job.bootstrap.processes import Process
 from pgas.job.bootstrap.shared_files import forget_shared_files
 from pgas.job.health import device_state, ending, hang, threads
@@ -254,10 +254,15 @@ class Job(Collective):
         """
         shape, dtype = shape_of(shape), dtype_of(dtype)
         request = f"{call}(shape={shape}, dtype={dtype}, alignment={alignment})"
+        with self.making(request):
+            return self._allocate(shape, dtype, call, request, fill, alignment)
+
+    def _allocate(
+        self, shape: Any, dtype: Any, call: str, request: str, fill: Callable[[SymmetricArray], None] | None, alignment: int
+    ) -> SymmetricArray:
         if lacking := self.heap.lacking(shape, dtype, alignment):  # This holds on every PE, if all request the same array.
             self.agree(request, HeapError)
-            with self.making(request):
-                self._growth.make_room(lacking)
+            self._growth.make_room(lacking)
         with about(call):
             block = self.heap.allocate(shape, dtype, alignment, caller())
 
@@ -281,9 +286,11 @@ class Job(Collective):
             check_freeable(array, block, window.slot(self.my_pe) + window.HEAP_OFFSET)
             self.complete("pgas.free")
 
-        self.together(f"pgas.free(array at heap offset {block.offset})" if block is not None else "pgas.free()", check, HeapError)
-        if block is not None:
-            self.heap.release(block)
+        call = f"pgas.free(array at heap offset {block.offset})" if block is not None else "pgas.free()"
+        with self.making(call):
+            self.together(call, check, HeapError)
+            if block is not None:
+                self.heap.release(block)
 
     @staticmethod
     def address(array: Any) -> int:
@@ -409,18 +416,9 @@ class Job(Collective):
     def close(self, *, report_leaks: bool) -> None:
         """Complete all work, wait for all PEs, and release everything. Collective."""
         try:
-            self.together("pgas.finalize()", self._finish)
-            if self.timeline is not None:
-                self.timeline.measure_clocks(self.exchange)
-            if self.traffic is not None:
-                self.traffic.report(self.exchange)
-            leaks = "\n".join(filter(None, ("" if self.my_pe else self.heap.unfreed(), self.teams.unfreed())))
-            self.local.clear()
-            self.health.detector.end()
-            self.exchange(None)  # So that no PE ends while another still watches it, and the software NIC not while one uses it.
-            if self.nic is not None and self.nic.process:
-                self.nic.end_process()
-                self.exchange(None)  # PE 0 waits for the software NIC's process, which would compete with the ends of all other PEs.
+            left = threads.awaited(self.timeout_s, self.health.interrupt)  # Before the call, because they may be in collective calls.
+            with self.making("pgas.finalize()"):
+                leaks = self._end(left)
         except BaseException as error:
             self._leave(error)  # Otherwise, the others would wait for this PE.
             raise
@@ -429,11 +427,30 @@ class Job(Collective):
         if report_leaks and leaks:  # This comes last, so that the job has ended even if warnings are errors.
             warnings.warn(leaks, PgasWarning, stacklevel=stacklevel())
 
-    def _finish(self) -> None:
-        """Wait for the other threads' calls, then for kernels and their outstanding requests."""
-        if left := threads.awaited(self.timeout_s, self.health.interrupt):
-            raise PgasError(f"pgas.finalize: {', '.join(left)}: all calls must return within {self.timeout_s:g} s (PGAS_TIMEOUT)")
-        self.complete("pgas.finalize")
+    def _end(self, left: list[str]) -> str:
+        """Take the steps of close() among the PEs, and return a text with the arrays and teams that were not freed. Collective.
+
+        left: descriptions of threads that are still in calls.
+        """
+
+        def finish() -> None:
+            if left:
+                raise PgasError(f"pgas.finalize: {', '.join(left)}: all calls must return within {self.timeout_s:g} s (PGAS_TIMEOUT)")
+            self.complete("pgas.finalize")
+
+        self.together("pgas.finalize()", finish)
+        if self.timeline is not None:
+            self.timeline.measure_clocks(self.exchange)
+        if self.traffic is not None:
+            self.traffic.report(self.exchange)
+        leaks = "\n".join(filter(None, ("" if self.my_pe else self.heap.unfreed(), self.teams.unfreed())))
+        self.local.clear()
+        self.health.detector.end()
+        self.exchange(None)  # So that no PE ends while another still watches it, and the software NIC not while one uses it.
+        if self.nic is not None and self.nic.process:
+            self.nic.end_process()
+            self.exchange(None)  # PE 0 waits for the software NIC's process, which would compete with the ends of all other PEs.
+        return leaks
 
     def release(self) -> None:
         """Release everything, without the other PEs; memory only when no other thread is in a call of pgas."""
@@ -500,10 +517,11 @@ def init(comm: Any = None, given: rendezvous.Given | None = None) -> Job:
             )
         _job.depth += 1
         return _job
-    threads.close_kept()
-    open_standard_files()
-    say_where()
-    _job = Job(comm, given)
+    with alone("pgas.init()"):
+        threads.close_kept()
+        open_standard_files()
+        say_where()
+        _job = Job(comm, given)
     return _job
 
 

@@ -1,10 +1,14 @@
 """Threads of a program that are inside calls of pgas when the job meets or ends."""
 
 import re
+import threading
 
 import jobs
 import pytest
 from jobs import holds
+
+import pgas
+from pgas.job.bootstrap import calls
 
 job = jobs.job
 
@@ -104,3 +108,74 @@ os._exit(0)
     ended = job(THREAD.format(loop=False) + program, npes=1, PGAS_TIMEOUT="100")
     lines = re.findall(r"pgas\.(\w+)\(\): thread MainThread waits for its turn, and thread waiter runs wait_until_on_stream,", ended.out)
     assert lines == ["zeros", "free", "synchronize", "quiet", "barrier_all", "unregister", "team_destroy"], ended
+
+
+REFUSED = "PgasError: pgas.{}: thread first is in pgas.sync_all, but only one thread of a PE at a time may make collective calls"
+
+
+@pytest.mark.parametrize("by_run", [False, True], ids=["mpirun", "pgas.run"])
+def test_a_second_thread_may_not_make_a_collective_call(job, by_run, monkeypatch):
+    """Its call raises an error on this PE only. The first thread's call, and all later ones, are not disturbed."""
+    program = """
+@pgas.jit
+def kernel():
+    pass
+
+pgas.init()
+me = pgas.my_pe()
+word, array, team = pgas.zeros(1, np.int32), pgas.zeros(4), pgas.team_split_strided(pgas.TEAM_WORLD, 0, 1, 2)
+if me == 0:
+    first = threading.Thread(target=pgas.sync_all, name="first")
+    first.start()
+    time.sleep(0.3)
+    for name, *args in (
+        ("zeros", 4), ("free", array), ("barrier_all",), ("sync_all",), ("allgather_object", 1), ("broadcast_object", 1),
+        ("launch", kernel, 1, 1), ("team_split_strided", pgas.TEAM_WORLD, 0, 1, 1), ("team_split_2d", pgas.TEAM_WORLD, 1),
+        ("team_create", [0]), ("team_destroy", team), ("reset",),
+    ):
+        attempt(getattr(pgas, name), *args)
+    pgas.atomic_set(word, 0, 1, 1)
+    first.join()
+else:
+    pgas.wait_until(word, 0, pgas.EQ, 1)
+    pgas.sync_all()
+with pgas.full(4, me) as more:
+    say("offset", more.__cuda_array_interface__["data"][0] - array.__cuda_array_interface__["data"][0], pgas.allgather_object(me))
+pgas.team_destroy(team)
+late = threading.Thread(target=pgas.barrier_all)
+time.sleep(0.6 * me)
+late.start()
+time.sleep(0.3)
+pgas.finalize()  # waits for the thread
+say("end")
+"""
+    monkeypatch.setattr(jobs, "BY_RUN", by_run)
+    ended = job(program)
+    assert ended.status == 0, ended
+    names = (
+        "zeros", "free", "barrier_all", "sync_all", "allgather_object", "broadcast_object", "launch", "team_split_strided",
+        "team_split_2d", "team_create", "team_destroy", "reset",
+    )  # fmt: skip
+    assert ended.lines(0) == [f"{REFUSED.format(name)}; make them all in one thread" for name in names], ended
+    assert ended.out.count("offset 512 [0, 1]\n") == ended.out.count("end\n") == 2, ended
+
+
+def test_init_is_a_collective_call_of_one_thread():
+    entered, end = threading.Event(), threading.Event()
+
+    def first():
+        with calls.alone("pgas.init()"):
+            entered.set()
+            end.wait()
+
+    thread = threading.Thread(target=first, name="first")
+    thread.start()
+    entered.wait()
+    try:
+        with pytest.raises(pgas.PgasError, match=r"^pgas\.init: thread first is in pgas\.init, but only one thread of a PE at a time"):
+            pgas.init()
+    finally:
+        end.set()
+        thread.join()
+    with calls.alone("pgas.init()"), calls.alone("pgas.zeros(4)"):  # parts of a call
+        pass

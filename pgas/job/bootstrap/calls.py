@@ -5,6 +5,7 @@ import errno
 import math
 import os
 import resource
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,6 +20,44 @@ from pgas.job.bootstrap.protocol import Bootstrap, exchange
 
 #: Minimum seconds between two polls of a wait from which it follows that this process was stopped meanwhile.
 _STOPPED_S = 1.0
+
+
+#: Held by the thread that makes a collective call of the host. It may be acquired again for a part of the call.
+_turn = threading.RLock()
+
+#: The last thread that has acquired it, and the call.
+_last = 0, ""
+
+
+def _begin(call: str) -> None:
+    """Acquire _turn. Raises PgasError if another thread has it."""
+    global _last
+    if not _turn.acquire(blocking=False):
+        ident, other = _last
+        name = next((thread.name for thread in threading.enumerate() if thread.ident == ident), ident)
+        raise PgasError(
+            f"{_function(call)}: thread {name} is in {_function(other)}, but only one thread of a PE at a time may make collective calls; "
+            "make them all in one thread"
+        )
+    _last = threading.get_ident(), call
+
+
+@contextlib.contextmanager
+def alone(call: str) -> Iterator[None]:
+    """Make a collective call, or a part of one, while no other thread of this PE makes one.
+
+    Raises:
+        PgasError: if another thread makes a collective call. This call has not begun then, and does not disturb the other one.
+    """
+    _begin(call)
+    try:
+        yield
+    finally:
+        _turn.release()
+
+
+def _function(call: str) -> str:
+    return call.partition("(")[0]
 
 
 class Collective:
@@ -40,7 +79,7 @@ class Collective:
         return call
 
     def exchange(self, value: Any) -> list[Any]:
-        """Return the values of all PEs, in the order of PEs. Collective.
+        """Return the values of all PEs, in the order of PEs. Collective; a part of a call that is made with making().
 
         Raises:
             BootstrapError: if an exception has made a PE leave this or an earlier call.
@@ -109,7 +148,12 @@ class Collective:
 
     @contextlib.contextmanager
     def making(self, call: str) -> Iterator[None]:
-        """Make a collective call. The PEs exchange every Exception in it; other exceptions, such as that of Ctrl-C, leave the call."""
+        """Make a collective call. The PEs exchange every Exception in it; other exceptions, such as that of Ctrl-C, leave the call.
+
+        Raises:
+            PgasError: if another thread makes a collective call; this call has not begun then.
+        """
+        _begin(call)
         self._made = call
         try:
             yield
@@ -118,6 +162,8 @@ class Collective:
         except BaseException as error:
             self._leave(error)
             raise
+        finally:
+            _turn.release()
 
     def agree(self, call: str, error: type[Exception] = BootstrapError, value: Any = None, failure: Exception | None = None) -> list[Any]:
         """Wait until every PE makes the same call; return the values of all PEs, in the order of PEs. Collective.
