@@ -21,7 +21,10 @@ class Scope:
     sync: Any
 
     def entry(self, name: str) -> Any:
-        """Return the sync() at the start of operation ``name``. In the simulator it rejects a warp or block that is not complete."""
+        """Return the sync() at the start of operation ``name``.
+
+        In the simulator it rejects a warp or block that is not complete, or whose threads pass different arguments.
+        """
         return backend.entry(self.sync, self.suffix, f"pgas.{name}") if self.suffix else self.sync
 
 

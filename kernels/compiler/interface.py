@@ -79,7 +79,7 @@ class Backend(Protocol):
     def entry(self, sync: Any, suffix: str, name: str) -> Any:
         """Return the ``sync()`` at the start of a call of ``name`` by a warp or block (``suffix``: ``_warp`` or ``_block``).
 
-        In the simulator it rejects a warp or block that is not complete.
+        In the simulator it rejects a warp or block that is not complete, or whose threads pass different arguments.
         """
 
     # Device code calls these six.

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import operator
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -54,7 +55,33 @@ def integer_device(function: Callable[..., Any]) -> Any:
 
 def entry(sync: Any, suffix: str, name: str) -> Any:
     meet = engine.whole_warp if suffix == "_warp" else engine.whole_block
-    return lambda: meet(name)
+    return lambda: meet(name, _differing)
+
+
+def _differing(mine: engine.Arguments, theirs: engine.Arguments) -> tuple[str, str, str] | None:
+    """Return the name of an argument that differs between two threads, and both values as text, or None if all are the same."""
+    (names, own), (_, others) = mine, theirs
+    if all(map(operator.is_, own, others)):
+        return None
+    for name, a, b in zip(names, own, others, strict=False):
+        if a is not b and not _same(a, b):
+            return name, _shown(a), _shown(b)
+    return None
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two values are the same number, or arrays of the same elements."""
+    if not is_array(a) or not is_array(b):
+        return not is_array(a) and not is_array(b) and bool(a == b)
+    x, y = _facts(a), _facts(b)
+    return x.address == y.address and x.shape == y.shape and x.strides == y.strides and bool(x.dtype == y.dtype)
+
+
+def _shown(value: Any) -> str:
+    if is_array(value):
+        found = _facts(value)
+        return f"the {found.dtype} array of shape {found.shape} at {found.address:#x}"
+    return repr(value)
 
 
 def bulk_copies() -> bool:
@@ -140,10 +167,12 @@ def overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Call
     names, defaults = tuple(given), tuple(given.values())
     required = sum(d is inspect.Parameter.empty for d in defaults)
     bodies: dict[tuple[Any, ...], Callable[..., Any]] = {}
+    is_shared = stub.__name__.endswith(("_warp", "_block"))
 
     @functools.wraps(stub)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if engine.current() is None:
+        thread = engine.current()
+        if thread is None:
             return on_host(*args, **kwargs)
         if kwargs or not required <= len(args) <= len(defaults):
             args = tuple({**given, **parameters.bound(stub.__name__, taken, args, kwargs)}.values())
@@ -154,6 +183,8 @@ def overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Call
         if body is None:
             body = bodies[key] = typing(*[type_of(a) for a in args])
         values = [PLAIN[type(a)](a) if type(a) in PLAIN else a for a in args]
+        if is_shared:
+            thread.arguments = names, values
         return from_device(body(*values) if tap is None else tap(stub.__name__, names, values, body))
 
     return call

@@ -23,6 +23,7 @@ from pgas.base.errors import PgasError
 from pgas.sim.scheduler import (
     FULL_MASK,
     WARP_SIZE,
+    Arguments,
     Block,
     Gathering,
     Index,
@@ -35,11 +36,14 @@ from pgas.sim.scheduler import (
 )
 from pgas.sim.turns import Turns
 
+#: Function of the arguments of two threads: name of the first argument that differs, and both values as text; None if they are the same.
+Differing = Callable[[Arguments, Arguments], tuple[str, str, str] | None]
+
 __all__ = [
-    "FULL_MASK", "WARP_SIZE", "Block", "ScheduleObserver", "SimThread", "Worker", "add_failure_hook", "add_idle_hook", "block_barrier",
-    "block_dim", "block_index", "block_vote", "current", "enter", "go_on_waiting", "grid_barrier", "grid_dim", "host_frame", "install",
-    "launch", "leave", "preempt", "remove_failure_hook", "remove_idle_hook", "report", "set_observer", "set_watcher", "thread_index",
-    "wait_for_kernels", "warp_barrier", "warp_exchange", "whole_block", "whole_warp", "worker", "yield_",
+    "FULL_MASK", "WARP_SIZE", "Arguments", "Block", "ScheduleObserver", "SimThread", "Worker", "add_failure_hook", "add_idle_hook",
+    "block_barrier", "block_dim", "block_index", "block_vote", "current", "enter", "go_on_waiting", "grid_barrier", "grid_dim",
+    "host_frame", "install", "launch", "leave", "preempt", "remove_failure_hook", "remove_idle_hook", "report", "set_observer",
+    "set_watcher", "thread_index", "wait_for_kernels", "warp_barrier", "warp_exchange", "whole_block", "whole_warp", "worker", "yield_",
 ]  # fmt: skip
 
 _launch: Launch | None = None
@@ -243,15 +247,18 @@ def _site() -> tuple[Any, ...]:
     return tuple(site)
 
 
-def whole_block(what: str) -> None:
+def whole_block(what: str, differing: Differing) -> None:
     """Wait in a barrier of the block before an operation whose work all threads of the block share.
 
     Raises:
-        PgasError: if some threads have returned, or are at another barrier, which hardware would not distinguish from this one.
+        PgasError: if some threads have returned, are at another barrier, which hardware would not distinguish from this one, or pass
+            other arguments.
     """
     me = worker()
     met, threads = me.thread.block.barrier, me.launch.nthreads
     met.calls[what] = met.calls.get(what, 0) + 1
+    first = met.firsts.setdefault(what, me.thread)
+    _agree(what, me.thread, first.linear, first.arguments, "block", differing)
     block_vote(None, what)
     _all_came(what, len(met.workers), threads, "block")
     if elsewhere := threads - met.calls[what]:
@@ -260,11 +267,24 @@ def whole_block(what: str) -> None:
         )
 
 
-def whole_warp(what: str) -> None:
+def whole_warp(what: str, differing: Differing) -> None:
     """Like whole_block(), but for a warp. It never ends if the other lanes are at another barrier."""
     me = worker()
-    came = warp_exchange(FULL_MASK, None, what)
-    _all_came(what, len(came), me.launch.lanes[me.thread.linear // WARP_SIZE].bit_count(), "warp")
+    warp = me.thread.linear // WARP_SIZE
+    came = warp_exchange(FULL_MASK, me.thread.arguments, what)
+    lane = next(iter(came))
+    _agree(what, me.thread, warp * WARP_SIZE + lane, came[lane], "warp", differing)
+    _all_came(what, len(came), me.launch.lanes[warp].bit_count(), "warp")
+
+
+def _agree(what: str, thread: SimThread, first: int, arguments: Arguments, group: str, differing: Differing) -> None:
+    """Raise PgasError if a thread passes other arguments to an operation than the first thread of its group that came."""
+    if (found := differing(thread.arguments, arguments)) is not None:
+        name, mine, theirs = found
+        raise PgasError(
+            f"{what}: thread {thread.linear} of the block passes {mine} as {name}, but thread {first} passes {theirs}; all threads of the "
+            f"{group} must pass the same arguments"
+        )
 
 
 def _all_came(what: str, came: int, wanted: int, group: str) -> None:

@@ -40,6 +40,9 @@ Index = tuple[int, int, int]
 #: None: the thread is not waiting.
 WaitsFor = str | Callable[[], str] | tuple[str, int | None] | None
 
+#: Names and values of the arguments of a call.
+Arguments = tuple[tuple[str, ...], Sequence[Any]]
+
 
 class ScheduleObserver(Protocol):
     """Events of the schedule that a memory model receives (see `pgas.sim.weak`)."""
@@ -76,11 +79,12 @@ class ThreadWatcher(Protocol):
 class SimThread:
     """One CUDA thread. `linear` is its index in the block, in which x varies fastest, like in hardware."""
 
-    __slots__ = ("block", "linear", "waiting_for", "worker")
+    __slots__ = ("arguments", "block", "linear", "waiting_for", "worker")
 
     def __init__(self, block: "Block", linear: int) -> None:
         self.block = block
         self.linear = linear
+        self.arguments: Arguments = ((), ())  #: of its last call that a warp or block makes together
         self.waiting_for: WaitsFor = None  #: why it is not running, for reports; stale while it runs
         self.worker: Worker | None = None
 
@@ -99,12 +103,13 @@ class SimThread:
 class Rendezvous:
     """Threads that wait for each other, and the value that each brought."""
 
-    __slots__ = ("calls", "values", "workers")
+    __slots__ = ("calls", "firsts", "values", "workers")
 
     def __init__(self) -> None:
         self.workers: list[Worker] = []
         self.values: dict[int, Any] = {}
         self.calls: dict[str, int] = {}  #: by operation that begins with a barrier, number of threads that came for it
+        self.firsts: dict[str, SimThread] = {}  #: by operation that begins with a barrier, the first of these threads
 
 
 class Gathering:

@@ -531,6 +531,40 @@ attempt(kernel[1, 40], a, b)
     assert text in said, ended
 
 
+ARRAY = r"the float64 array of shape \({},\) at 0x[0-9a-f]+"
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "values"),
+    [
+        ("pgas.put_block(a, b, t % 2)", "pe", ("1", "0")),
+        ("pgas.put_signal_nbi_block(a, b, word, 0, 1000 + t, 0, 0)", "value", ("1001", "1000")),
+        ("pgas.reduce_block(team, a, b, pgas.SUM, t % 2)", "channel", ("1", "0")),
+        ("pgas.put_warp(a[t:], b[:8], 0)", "dest", (ARRAY.format(33), ARRAY.format(64))),
+        ("pgas.broadcast_warp(team, a, b if t else a, 0)", "source", (ARRAY.format(64), ARRAY.format(64))),
+    ],
+)
+def test_operation_of_a_group_whose_threads_pass_different_arguments(job, call, name, values):
+    """Each thread would do its part of another call. Equal slices, which are other objects, and equal numbers are the same arguments."""
+    text = f"""
+a, b, team = pgas.zeros(64), pgas.zeros(64), pgas.TEAM_WORLD
+@pgas.jit
+def same(a, b, n):
+    pgas.put_block(a[:n], b[64 - n:], 0, n * 1000 // 1000)
+same[1, 40](a, b, 8)
+@pgas.jit
+def kernel(a, b, word, team):
+    t = cuda.threadIdx.x
+    {call}
+attempt(kernel[1, 32], a, b, word, team)
+"""
+    ended = job(INIT + text, npes=1)
+    (said,) = ended.lines(0)
+    function, (mine, theirs) = call[: call.index("(")], values
+    text = rf"{function}: thread (1|31) of the block passes {mine} as {name}, but thread 0 passes {theirs}; all threads of the (warp|block)"
+    assert re.fullmatch(rf"PgasError: tid=.*: {text} must pass the same arguments", said), ended
+
+
 @pytest.mark.parametrize(
     ("name", "configuration"), [("barrier_all", "1, 40"), ("sync_all", "3, 1"), ("barrier_all_block", "3, 40"), ("sync_all_warp", "1, 64")]
 )
