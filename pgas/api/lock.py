@@ -95,7 +95,8 @@ def clear_lock(lock: Any, idx: Index, *, stream: Any = None) -> None:
     """Complete the operations of this thread like quiet(), and clear the lock ``lock[idx]``, which this thread must hold.
 
     The next holder may then read what these operations wrote. On the host without ``stream``, the operations of all kernels of this PE are
-    completed. OpenSHMEM 1.5, "SHMEM_LOCK".
+    completed. A call by a thread that does not hold the lock clears the lock of the thread that does, and is not detected, because a lock
+    counts its threads but does not record which one holds it: two threads may then hold it at the same time. OpenSHMEM 1.5, "SHMEM_LOCK".
 
     Completion:
         on return: the operations that quiet() covers are complete; the lock is being cleared.
@@ -108,7 +109,7 @@ def clear_lock(lock: Any, idx: Index, *, stream: Any = None) -> None:
 
     Raises:
         TypingError: at kernel compile time (TypeError in the simulator), if an argument has the wrong type.
-        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if the lock is not set.
+        DeviceError: raised later on the host, only with PGAS_DEBUG=check or in the simulator, if no thread holds the lock.
         TypeError, ValueError: on the host, at the call, if an argument is invalid.
 
     Example:
