@@ -73,7 +73,7 @@ class Job(Collective):
 
     def __init__(self, comm: Any, given: rendezvous.Given | None = None) -> None:
         self.depth = 1
-        self.health = Health()
+        self.health = Health(self._why_left)
         self._remarks: list[str] = []
         self._ending = contextlib.ExitStack()
         self._deferred: contextlib.ExitStack | None = None

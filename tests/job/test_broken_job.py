@@ -3,6 +3,8 @@
 The programs run in the simulator, in separate processes, under mpirun if there are several PEs.
 """
 
+import re
+
 import jobs
 import pytest
 
@@ -66,6 +68,31 @@ with pgas.init():
     told = [[LEFT.format(call)] * 3 for call in ("pgas.allgather_object()", "pgas.barrier_all()", "pgas.launch(waits)")]
     assert ended.lines(0) == ["interrupted", *(line for lines in told for line in ("interrupted", *lines)), "[0, 1]"], ended
     assert ended.lines(1) == [LEFT.format("pgas.init()"), *(line for lines in told for line in (lines[0], *lines)), "[0, 1]"], ended
+
+
+@pytest.mark.parametrize("by_run", [False, True], ids=["mpirun", "pgas.run"])
+def test_errors_name_the_exception_before_the_end_that_followed(job, by_run, monkeypatch):
+    """PE 0 leaves a call, and finalizes, which ends the software NIC. The end of the NIC is not the cause of the errors of PE 1."""
+    text = """
+pgas.init()
+array = pgas.zeros(4)
+if me == 0:
+    leave("waiting", pgas.barrier_all)
+    attempt(pgas.finalize)
+else:
+    while runtime.current().health.lost is None:
+        time.sleep(0.01)
+    attempt(pgas.put, array, array, 0)
+    attempt(pgas.finalize)
+"""
+    monkeypatch.setattr(jobs, "BY_RUN", by_run)
+    ended = job(LEAVING + text, PGAS_TRANSPORT="ibgda")
+    left = LEFT.format("pgas.barrier_all()").removeprefix("BootstrapError: ")
+    end = r"; the software NIC \(process \d+\) ended with status 0 without pgas.finalize\(\): the job cannot continue"
+    assert ended.lines(0) == ["interrupted", f"BootstrapError: {left}"], ended
+    put, finalize = ended.lines(1)
+    assert re.fullmatch(f"PgasError: {re.escape(left)}{end}", put), ended
+    assert re.fullmatch(f"(BootstrapError|PgasError): {re.escape(left)}({end})?", finalize), ended
 
 
 # --------------------------------------------------------------------------------------------------------- a child that was forked

@@ -22,6 +22,12 @@ from pgas.job.bootstrap.protocol import Bootstrap, exchange
 _STOPPED_S = 1.0
 
 
+#: Seconds to look for a message that was sent before another process ended. MPI may need several calls to receive it.
+_NEWS_S = 0.05
+
+#: End of the message about an exception that has left a collective call.
+_OUT_OF_STEP = "the PEs are out of step, so no further collective calls are possible in this job"
+
 #: Held by the thread that makes a collective call of the host. It may be acquired again for a part of the call.
 _turn = threading.RLock()
 
@@ -141,10 +147,19 @@ class Collective:
     def _leave(self, error: BaseException) -> None:
         """Reject later collective calls on every PE, because this PE leaves the call by an exception that others do not know of."""
         what = " ".join([type(error).__name__, *(f"({line})" for line in str(error).strip().splitlines()[:1])])
-        self.bootstrap.leave(
-            f"PE {self.bootstrap.rank} left {self._made} by {what}: the PEs are out of step, so no further collective calls are possible "
-            "in this job"
-        )
+        self.bootstrap.leave(f"PE {self.bootstrap.rank} left {self._made} by {what}: {_OUT_OF_STEP}")
+
+    def _why_left(self) -> str:
+        """Return why a PE has left a collective call by an exception, "" if no message about that has come or comes within _NEWS_S."""
+        if not _turn.acquire(blocking=False):  # The thread in a collective call will raise it.
+            return ""
+        try:
+            deadline = time.monotonic() + _NEWS_S
+            while not (why := self.bootstrap.why_left()) and time.monotonic() < deadline:
+                time.sleep(1e-3)
+        finally:
+            _turn.release()
+        return why if why.endswith(_OUT_OF_STEP) else ""
 
     @contextlib.contextmanager
     def making(self, call: str) -> Iterator[None]:
@@ -177,6 +192,7 @@ class Collective:
         Raises:
             Exception: the failure.
             Exception: of the given class, if another PE failed, or PEs make different calls; the message names them.
+            BootstrapError: if an exception has made a PE leave this or an earlier call.
         """
         if failure is not None:
             value = ": ".join([type(failure).__name__, *str(failure).strip().splitlines()[:1]])
@@ -189,6 +205,8 @@ class Collective:
                 raise of_another(error(f"PE {pe} failed in {self._shown(made)}: {what}"))
         calls = [made for made, _, _, _, _ in met]
         if len(set(calls)) > 1:
+            if why := self._why_left():  # That PE had sent its part of the call that it then left.
+                raise of_another(BootstrapError(why))
             other = next(pe for pe, c in enumerate(calls) if c != calls[0])
             here, there = (f"PE {pe} called {self._shown(calls[pe])}{met[pe][1]}" for pe in (0, other))
             disagreement = error(f"PEs disagree in a collective call: {here}, {there}")

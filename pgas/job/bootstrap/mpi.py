@@ -111,16 +111,24 @@ class MPIBootstrap:
 
     def _hear(self) -> None:
         """Raise the reason of a rank that left before it completed this exchange. If it left later, the next exchange raises it."""
+        self._read_reasons()
+        for number, why in self._gone:
+            if number <= self._completed:
+                self._left = why
+                raise of_another(BootstrapError(why))
+
+    def why_left(self) -> str:
+        if not self._left and not self._mpi.Is_finalized() and self._making.Test():
+            self._read_reasons()
+        return self._left or next((why for _, why in self._gone), "")
+
+    def _read_reasons(self) -> None:
         status = self._mpi.Status()
         while self._comm.Iprobe(self._mpi.ANY_SOURCE, _LEFT, status):
             said = bytearray(status.Get_count(self._mpi.BYTE))
             self._comm.Recv(said, status.Get_source(), _LEFT)
             completed, _, why = said.decode().partition(" ")
             self._gone.append((int(completed), why))
-        for number, why in self._gone:
-            if number <= self._completed:
-                self._left = why
-                raise of_another(BootstrapError(why))
 
     def is_of(self, comm: Any) -> bool:
         alike = (self._mpi.IDENT, self._mpi.CONGRUENT)

@@ -37,6 +37,9 @@ class Bootstrap(Protocol):
     def leave(self, why: str) -> None:
         """Leave all further allgathers, and send the reason to the other ranks, because they are one message out of step."""
 
+    def why_left(self) -> str:
+        """Return the argument of the first leave() that this process knows of, without waiting; "" if there is none."""
+
     def is_of(self, comm: Any) -> bool:
         """Whether the job's PEs are the processes of an mpi4py communicator, in its order."""
 
@@ -81,6 +84,9 @@ class SingleBootstrap:
 
     def leave(self, why: str) -> None:
         """Do nothing, because there are no other ranks."""
+
+    def why_left(self) -> str:
+        return ""
 
     def is_of(self, comm: Any) -> bool:
         return getattr(comm, "size", None) == 1

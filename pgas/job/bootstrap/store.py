@@ -307,6 +307,18 @@ class Store:
             self._calls.put(MessageKind.LEAVE, why[: wire.TEXT_MAX])
             self._calls.flush()
 
+    def why_left(self) -> str:
+        line, kept = self._calls, list[tuple[MessageKind, bytes]]()
+        with contextlib.suppress(_Lost, Malformed):
+            line.wait(0)
+            while not self._left and (taken := line.take()) is not None:
+                if taken[0] == MessageKind.LEFT:
+                    (self._left,) = wire.unpack(*taken)
+                else:
+                    kept.append(taken)
+        line.put_back(kept)
+        return self._left
+
     def say_fate(self, rank: int, pid: int, how: str, status: int) -> int:
         """Report to the store how a PE of this launcher has ended. Return the exit status of the first PE that failed on any node, or 0.
 

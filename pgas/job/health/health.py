@@ -39,9 +39,13 @@ class Health:
         given_up: why kernels must not wait any more; empty while they may.
         broken: whether an error has left kernels or NIC in an unknown state, so that the job cannot end in the ordinary way.
         exit_status: the code of the program's SystemExit; None unless it is ending by one.
+
+    Args:
+        why_left: function that returns why a PE has left a collective call, "" if none has.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, why_left: Callable[[], str] = lambda: "") -> None:
+        self._why_left = why_left
         self.detector = FailureDetector()
         self.lost: str | None = None
         self.failure: PgasError | None = None
@@ -55,6 +59,16 @@ class Health:
     def lose(self, death: str) -> None:
         self.lost = self.given_up = death
         self._noticed.set()
+
+    def _explain_loss(self) -> None:
+        """Begin the message about the process that ended with the exception by which a PE left a collective call, if it ended after that.
+
+        Called in the thread that raises the error, because it may have to look for messages of MPI.
+        """
+        if self.lost is not None and (why := self._why_left()):
+            followed = self.lost in why  # The PE has left because the process ended.
+            if not followed and why not in self.lost:
+                self.lost = self.given_up = f"{why}; {self.lost}"
 
     def give_up(self, why: str) -> None:
         """Note why kernels must not wait any more, unless there is a reason already."""
@@ -70,6 +84,7 @@ class Health:
     def interrupt(self) -> None:
         """End a wait of the host (and a kernel of the simulator) if a process of the job died, or time is up."""
         if self.lost is not None:
+            self._explain_loss()
             self.broken = True
             raise of_another(PgasError(self.lost))
         if time.monotonic() > self._limit[0]:
@@ -96,6 +111,7 @@ class Health:
         if error is not self._examined:  # Wait only once per error, because an uncaught error comes here again.
             self._examined = error
             self._noticed.wait(NOTICE_S)
+        self._explain_loss()
         return self.lost
 
     @contextlib.contextmanager
