@@ -11,8 +11,8 @@ call of a kernel, are compared under PGAS_DEBUG=check, like those of kernels.
 
 Without ``stream``, a call waits for its kernel, so dest is complete on return. With ``stream``, it returns immediately; later work in the
 stream may read dest and reuse source. The call raises a TypeError or ValueError and has no effect if the team is None, an array is not
-symmetric, sizes do not match, the op is not defined for the dtype, or the op, root, or channel does not exist. If the team was destroyed,
-it raises a PgasError.
+symmetric, sizes do not match, dest and source overlap where that is not allowed (except in alltoallv and collect), the op is not defined
+for the dtype, or the op, root, or channel does not exist. If the team was destroyed, it raises a PgasError.
 """
 
 import functools
@@ -129,6 +129,8 @@ def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
     for operand, needed in ((dest, rules.dest), (source, rules.source)) if rules.known else ():
         if operand.size < (wanted := int(needed(n, dest.size, source.size))):
             raise ValueError(refusals.message("misfit", who=who, operand=operand.name, found=operand.size, wanted=wanted, size=n))
+    if dest.extent[0] < source.extent[1] and source.extent[0] < dest.extent[1] and rules.known:
+        _check_overlap(name, n, team.pes.index(job.my_pe), dest, source)
     if "root" in values and not (parameters.is_integer(values["root"]) and 0 <= values["root"] < n):
         raise ValueError(refusals.message("no member", who=who, last=n - 1, wanted=values["root"]))
     if "op" in values:
@@ -137,6 +139,20 @@ def _check(name: str, team: teams.Record, values: dict[str, Any]) -> None:
             raise ValueError(f"pgas.{name}: op must be pgas.SUM, PROD, MIN, MAX, AND, OR or XOR, not {values['op']!r}")
         if allowed := lacking(Reduction[op], _kind(dest.dtype)):
             raise TypeError(refusals.message("reduction", function=name, op=op, dtype=dest.dtype, allowed=allowed))
+
+
+def _check_overlap(name: str, n: int, me: int, dest: Operand, source: Operand) -> None:
+    """Raise ValueError if the elements of dest and source that a call uses overlap, unless they are where the collective allows it."""
+    rules, itemsize, distance = sizes.of(name), dest.dtype.itemsize, source.address - dest.address
+    written, read = (int(needed(n, dest.size, source.size)) * itemsize for needed in (rules.dest, rules.source))
+    own = {"fcollect": me * read, "reducescatter": -me * written}.get(name, 0)
+    if -read < distance < written and distance not in (0, own):  # If they are the same, in_place() decides.
+        allowed = {
+            "alltoall": "dest must be separate from source",
+            "fcollect": "source must be this member's own part of dest, or separate from it",
+            "reducescatter": "dest must be this member's own part of source, or separate from it",
+        }.get(name, "dest must be source itself, or separate from it")
+        raise ValueError(f"pgas.{name}: dest and source overlap, but {allowed}; use another array")
 
 
 @functools.cache

@@ -87,6 +87,31 @@ def test_collectives_refused_on_the_host(heap):
     pgas.barrier(world)
 
 
+def test_overlapping_operands_refused_on_the_host(heap):
+    """What a collective writes would be read as source. Only the elements that a call uses count, and those that it may share do not."""
+    n, me, world = pgas.n_pes(), pgas.my_pe(), pgas.TEAM_WORLD
+    array = heap.array(np.arange(8 * n, dtype=np.int32))
+    itself, own = "dest must be source itself", "must be this member's own part of"
+    cases = [
+        (f"reduce: dest and source overlap, but {itself}, or separate from it", array[1:5], array[:4], pgas.SUM),
+        (f"inscan: dest and source overlap, but {itself}, or separate from it", array[:4], array[3:7], pgas.SUM),
+        (f"broadcast: dest and source overlap, but {itself}, or separate from it", array[1:5], array[:4], 0),
+        (f"fcollect: dest and source overlap, but source {own} dest, or separate from it", array[1:], array[:2]),
+        (f"reducescatter: dest and source overlap, but dest {own} source, or separate from it", array[1:3], array[: 2 * n], pgas.SUM),
+        ("alltoall: dest and source overlap, but dest must be separate from source", array[1:], array[:n]),
+    ]  # fmt: skip
+    for text, *arguments in cases:
+        with pytest.raises(ValueError, match=f"^pgas.{text}; use another array$"):
+            getattr(pgas, text.split(":")[0])(world, *arguments)
+    assert array.copy_to_host().tolist() == list(range(8 * n))
+    pgas.barrier(world)
+    pgas.fcollect(world, array[: 2 * n], array[2 * me : 2 * me + 2])
+    pgas.reduce(world, array, array[:4], pgas.MAX)
+    pgas.reduce(world, array, array[4:8], pgas.MAX)
+    pgas.reducescatter(world, array[4 + 2 * me : 6 + 2 * me], array[4 : 4 + 2 * n], pgas.MAX)
+    assert array.copy_to_host()[:4].tolist() == [4, 5, 6, 7]
+
+
 def test_refused_by_full_and_array(heap):
     with pytest.raises(ValueError, match=r"^pgas\.full: value must be from -128 to 127, the range of int8, not 300$"):
         heap.full(3, 300, np.int8)
