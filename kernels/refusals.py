@@ -139,8 +139,8 @@ TABLE = {
                       "{who}: {operand} has {found} elements, {wanted} are needed for a team of {size}", kind=14, pe="size"),
     "negative part": Refusal("alltoallv with a negative count or displacement", _RUN,
                              "{who}: {operand}_counts or {operand}_displs has a negative element"),
-    "other call": Refusal("members of a team that make different calls of collectives on a channel: another function, op, root, dtype, or "
-                          "size. Calls on the host are always compared, kernels under PGAS_DEBUG=check", _RUN,
+    "other call": Refusal("members of a team that make different calls of collectives on a channel: another function, op, root, dtype, "
+                          "size, or dest. Calls on the host are always compared, kernels under PGAS_DEBUG=check", _RUN,
                           "{who}: PE {pe} calls {theirs}, but this PE calls {mine}; all members of a team must make the same calls in the "
                           "same order", kind=27, wanted="mine", found="theirs"),
     "no multiple": Refusal("alltoall of a source whose size is not a multiple of the team size", _RUN,

@@ -7,7 +7,7 @@ from pgas.base.backend import SIMULATOR
 from pgas.kernels import operation, state
 from pgas.kernels.collectives import far, near, sizes
 from pgas.kernels.collectives.channel import channel_of
-from pgas.kernels.collectives.comparison import compared, word_of
+from pgas.kernels.collectives.comparison import compared, has_place, word_of
 from pgas.kernels.collectives.strategy import Strategy
 from pgas.kernels.compiler import address_of, constant, device, element_size, numpy_dtype, types, u64
 from pgas.kernels.ops import operands
@@ -218,18 +218,28 @@ def sized(plain: str, perform: Any, dtype: Any, op: str | None = None, root: Any
     def size(request):
         return request[2] // each
 
-    return compared(perform, word_of(plain, numpy_dtype(dtype), op), size, root)
+    return compared(perform, word_of(plain, numpy_dtype(dtype), op), size, root, _dest_of(plain))
 
 
 def any_size(plain: str, scope: Scope, perform: Any, dtype: Any = None) -> Any:
     """Return alone() of comparison.compared(), for a collective whose members may have different numbers of elements, or none."""
     word = word_of(plain, None if dtype is None else numpy_dtype(dtype))
-    return alone(plain + scope.suffix, scope, compared(perform, word, _no_size))
+    return alone(plain + scope.suffix, scope, compared(perform, word, _no_size, None, _dest_of(plain)))
 
 
 @device
 def _no_size(request):
     return _0
+
+
+def _dest_of(plain: str) -> Any:
+    """Return the function of a request that returns the address of dest if members compare it, otherwise None."""
+    return _first if has_place(plain) else None
+
+
+@device
+def _first(request):
+    return u64(request[0])
 
 
 def body_of(name: str, scope: Scope, contiguous: Any, request_of: Any, perform: Any, divide: Any) -> Any:

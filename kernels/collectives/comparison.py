@@ -1,10 +1,10 @@
 """Comparison of the calls that the members of a team make on a channel: different calls are an error, not a wrong result.
 
-A call is a word: operation, op or root, dtype, number of elements, and the low bits of its epoch. When a collective begins, a member
-writes the word to its row at the next and at the previous member; before it ends, the member compares what these two have written with its
-own. If any members differ, two adjacent ones do. This costs two stores and two loads, at any team size, and no round trip: a member that
-finds no word of this epoch does not wait for it for long, or in one-sided collectives at all. The last threads of a block do this; they
-often have no data to move.
+A call is a word: operation, op or root, dtype, number of elements, a hash of dest's offset, and the low bits of its epoch. When a
+collective begins, a member writes the word to its row at the next and at the previous member; before it ends, the member compares what
+these two have written with its own. If any members differ, two adjacent ones do. This costs two stores and two loads, at any team size, and
+no round trip: a member that finds no word of this epoch does not wait for it for long, or in one-sided collectives at all. The last threads
+of a block do this; they often have no data to move.
 
 *Of two neighbors, at least one compares their words of a collective.* A row has two words, of even and of odd epochs, and a collective also
 compares those of the one before. If a member has not found its neighbor's word of e by the end of e + 1, it waited for it in neither, so
@@ -18,7 +18,7 @@ PGAS_DEBUG=check and in the simulator, on the other channels.
 import functools
 from typing import Any
 
-from pgas.kernels import operation, state
+from pgas.kernels import operation, state, window
 from pgas.kernels.codes import Comparison, Reduction
 from pgas.kernels.collectives.channel import row_of
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
@@ -39,6 +39,15 @@ _DTYPE_SHIFT = _ROOT_SHIFT + _ROOT_BITS
 _OPERATION_SHIFT = _DTYPE_SHIFT + _DTYPE_BITS
 _EPOCH_SHIFT = _OPERATION_SHIFT + _OPERATION_BITS
 
+#: Bits of an op, and of the place of dest, which follow in the bits of a root. The place is the upper bits of the product of its offset and
+#: an odd number, so that neighboring arrays have different places; 0 if it is unknown.
+_OP_BITS = 3
+_PLACE_BITS, _PLACE_SHIFT, _FACTOR = _ROOT_BITS - _OP_BITS, _ROOT_SHIFT + _OP_BITS, 0x9E37_79B9_7F4A_7C15
+
+#: Collectives whose words have no place: those without dest; broadcast, whose root takes the bits; reducescatter, where dest may be each
+#: member's own part of source; alltoallv, whose members send each other the location in their dest.
+_NO_PLACE = ("team_sync", "barrier", "broadcast", "reducescatter", "alltoallv")
+
 #: Names of dtypes in words, from 1 on; all others are _OTHER.
 _DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64", "bfloat16",
@@ -53,6 +62,7 @@ _OF_OP = ("reduce", "reducescatter", "inscan", "exscan")
 ANY_SIZE = ("collect", "alltoallv")
 
 _OTHER_CALL = constant(kind_of("other call"))
+_FACTOR_64, _HASH, _PLACE = constant(_FACTOR), constant(64 - _PLACE_BITS), constant(_PLACE_SHIFT)
 _0, _1, _GE = constant(0), constant(1), constant(Comparison.GE)
 _EPOCH, _OLDER = constant(_EPOCH_SHIFT), constant(1 << _EPOCH_BITS - 1)
 _MANTISSA, _EXPONENT_SHIFT, _ROOT = constant((1 << _MANTISSA_BITS) - 1), constant(_MANTISSA_BITS), constant(_ROOT_SHIFT)
@@ -61,7 +71,8 @@ _MANTISSA, _EXPONENT_SHIFT, _ROOT = constant((1 << _MANTISSA_BITS) - 1), constan
 _POLLS = 256
 
 
-def word_of(name: str, dtype: Any = None, op: Any = None, root: int = 0, size: int = 0) -> int:
+@functools.lru_cache(maxsize=1024)  # Host calls repeat their arguments, and this takes microseconds.
+def word_of(name: str, dtype: Any = None, op: Any = None, root: int = 0, size: int = 0, dest: int | None = None) -> int:
     """Return the word of a call, without its epoch; never 0.
 
     Args:
@@ -70,15 +81,26 @@ def word_of(name: str, dtype: Any = None, op: Any = None, root: int = 0, size: i
         op: name of the operation of a reduction.
         root: root of a broadcast.
         size: number of elements. From 4 Mi on, not all bits of it are compared.
+        dest: address of dest, if it is known.
     """
     code = 0 if dtype is None else _DTYPES.index(dtype.name) + 1 if dtype.name in _DTYPES else _OTHER
     exponent = max(0, size.bit_length() - _MANTISSA_BITS)
     low = (root if op is None else Reduction[op]) << _ROOT_SHIFT | exponent << _MANTISSA_BITS | size >> exponent
+    if dest is not None and has_place(name):
+        low |= max((dest & ((1 << window.STRIDE_SHIFT) - 1)) * _FACTOR % (1 << 64) >> 64 - _PLACE_BITS, 1) << _PLACE_SHIFT
     return (operation.COLLECTIVES.index(name) + 1) << _OPERATION_SHIFT | code << _DTYPE_SHIFT | low
 
 
-def described(word: int) -> str:
-    """Return the call of a word as text. A word without an operation is an unknown call."""
+def has_place(name: str) -> bool:
+    """Whether all members of a collective must have dest at the same offset, and its words have the place of dest."""
+    return name not in _NO_PLACE
+
+
+def described(word: int, other: int = 0) -> str:
+    """Return the call of a word as text. A word without an operation is an unknown call.
+
+    other: word with which it is compared: if only their places differ, the text says so.
+    """
 
     def bits(shift: int, count: int) -> int:
         return word >> shift & (1 << count) - 1
@@ -94,7 +116,9 @@ def described(word: int) -> str:
         count = "" if name in ANY_SIZE else f"{'about ' if exponent else ''}{size << exponent} elements of "
         text += f" of {count}{dtype}"
     if name in _OF_OP:
-        text += f" with op {Reduction(root).name}"
+        text += f" with op {Reduction(root & (1 << _OP_BITS) - 1).name}"
+    if has_place(name) and (word ^ other) & (1 << _EPOCH_SHIFT) - 1 in range(1 << _PLACE_SHIFT, 1 << _DTYPE_SHIFT, 1 << _PLACE_SHIFT):
+        text += ", with dest at another offset on the heap"
     return text + (f" from root {root}" if name == "broadcast" else "")
 
 
@@ -216,13 +240,14 @@ def differing(name: str, dtype: Any) -> Any:
     return differ
 
 
-def compared(perform: Any, word: int, size: Any, root: Any = None) -> Any:
+def compared(perform: Any, word: int, size: Any, root: Any = None, dest: Any = None) -> Any:
     """Return ``perform(op, c, request)`` that compares the calls of kernels, too, under PGAS_DEBUG=check and in the simulator.
 
     Args:
         word: result of word_of() for what is known when the kernel is compiled.
         size: ``size(request)``, the number of elements.
         root: ``root(request)``, if the collective has one.
+        dest: ``dest(request)``, its address, if the collective has_place().
     """
     if not operands.checking():
         return perform
@@ -235,6 +260,8 @@ def compared(perform: Any, word: int, size: Any, root: Any = None) -> Any:
             count = count >> _1
             exponent = exponent + _1
         whole = fixed_word | count | exponent << _EXPONENT_SHIFT
+        if dest is not None:
+            whole = whole | max(u64((dest(request) & window.OFFSET_MASK) * _FACTOR_64) >> _HASH, _1) << _PLACE
         return whole if root is None else whole | u64(root(request)) << _ROOT
 
     @device

@@ -5,9 +5,10 @@ many blocks alltoall, broadcast, fcollect, reduce, and reducescatter have depend
 memory (pgas/job/blocks.py; PGAS_HOST_BLOCKS). All others have one. So do calls with ``channel=``, which use that channel. All members must
 call, in the same order on a channel. Calls on one team and channel must not overlap: on two streams, use two channels.
 
-Calls without ``channel=`` are compared among the members, without a round trip. If function, op, root, dtype, or size differ, at least one
-of the members raises a DeviceError that names both calls, when the host waits for the kernel. Calls with ``channel=``, which may meet a
-call of a kernel, are compared under PGAS_DEBUG=check, like those of kernels.
+Calls without ``channel=`` are compared among the members, without a round trip. If function, op, root, dtype, size, or the offset of dest
+differ, at least one of the members raises a DeviceError that names both calls, when the host waits for the kernel. Offsets are compared by
+a hash of 9 bits, and not in alltoallv, broadcast, and reducescatter. Calls with ``channel=``, which may meet a call of a kernel, are
+compared under PGAS_DEBUG=check, like those of kernels.
 
 Without ``stream``, a call waits for its kernel, so dest is complete on return. With ``stream``, it returns immediately; later work in the
 stream may read dest and reuse source. The call raises a TypeError or ValueError and has no effect if the team is None, an array is not
@@ -198,12 +199,14 @@ def threads_of(blocks: int) -> int:
 
 def _call(name: str, values: dict[str, Any], moved: int, dtype: np.dtype) -> int:
     """Return the word by which the members compare a call that moves elements; 0 if it does nothing. moved, dtype: see _moved()."""
+    dest = Operand.of(name, "dest", values["dest"])
+    address = dest.address if dest.size else None
     if name in comparison.ANY_SIZE:
-        return comparison.word_of(name, dtype)
+        return comparison.word_of(name, dtype, dest=address)
     if moved == 0:
         return 0
     op = type(values["op"]).__name__ if "op" in values else None
-    return comparison.word_of(name, dtype, op, int(values.get("root", 0)), moved)
+    return comparison.word_of(name, dtype, op, int(values.get("root", 0)), moved, address)
 
 
 def _form(name: str) -> Callable[..., Any]:

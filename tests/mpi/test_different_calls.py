@@ -83,6 +83,12 @@ DIFFERENT = {
         (lambda d, s, f, g: pgas.inscan(0, d[:4], s[:4], pgas.SUM), lambda d, s, f, g: scan[1, 32](d[:4], s[:4]),
          "inscan of 4 elements of int32 with op SUM"),
     ),
+    "dest": (
+        (lambda d, s, f, g: pgas.reduce(0, d[:4], s[:4], pgas.SUM), lambda d, s, f, g: reduce_sum[1, 32](d[:4], s[:4]),
+         "reduce of 4 elements of int32 with op SUM"),
+        (lambda d, s, f, g: pgas.reduce(0, d[4:8], s[:4], pgas.SUM), lambda d, s, f, g: reduce_sum[1, 32](d[4:8], s[:4]),
+         "reduce of 4 elements of int32 with op SUM, with dest at another offset on the heap"),
+    ),
     "barrier": (
         (lambda d, s, f, g: pgas.barrier(0), lambda d, s, f, g: barrier[1, 32](), "barrier"),
         (lambda d, s, f, g: pgas.team_sync(0), lambda d, s, f, g: sync[1, 32](), "team_sync"),

@@ -63,6 +63,6 @@ def _differing(teams: Teams, number: int, channel: int) -> str:
     for pe, words in theirs.items():
         for own, other in zip(mine, words, strict=True):
             if own and other != own and same_epoch(other, own):
-                text = refusals.message("other call", who="", pe=pe, theirs=described(other), mine=described(own))
+                text = refusals.message("other call", who="", pe=pe, theirs=described(other, own), mine=described(own))
                 return f"; {text.removeprefix(': ')}"
     return ""

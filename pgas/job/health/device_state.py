@@ -138,6 +138,8 @@ def describe(record: tuple[int, ...], places: Places, my_pe: int, n_pes: int, ni
     values = {"who": who, "target": place(address, places), "last": n_pes - 1}
     for meaning, word in ((row.pe, pe), (row.wanted, wanted), (row.found, found), (row.comparison, comparison)):
         values |= _VALUES[meaning](word, name, places) if meaning in _VALUES else {meaning: _integer(word, None)}
+    if row.found == "theirs":
+        values["theirs"] = described(found, wanted)
     return row.message.format(**values)
 
 
