@@ -8,7 +8,7 @@ from typing import Any
 
 from numba.core.errors import NumbaError, TypingError  # also those of numba-cuda
 
-from pgas.base import config, parameters
+from pgas.base import collector, config, parameters
 from pgas.kernels.compiler.reason import reason
 
 #: Name of the kernel that a thread compiles, by the thread's identifier.
@@ -37,7 +37,8 @@ def telling(dispatcher: Any) -> Any:
         thread, refused = threading.get_ident(), None
         _compiling[thread] = dispatcher.py_func.__name__
         try:
-            return compile_(*args, **kwargs)
+            with collector.paused():  # Otherwise it takes a tenth of the time.
+                return compile_(*args, **kwargs)
         except (NumbaError, AttributeError) as error:
             if config.debugging("traceback"):
                 raise
