@@ -15,6 +15,9 @@ from pgas.base import launcher as _launcher
 from pgas.base.version import __version__ as __version__
 
 if not _launcher.is_launcher():  # A command that only starts programs takes 0.1 s without the compiler, and 0.6 s with it.
+    from pgas.base import tracebacks as _tracebacks
+
+    _tracebacks.install()  # First, because the import itself may find a mistake.
     with _collector.importing():
         from pgas.api import *  # noqa: F403
         from pgas.api import __all__ as __all__

@@ -110,6 +110,26 @@ def test_all_frames_are_shown_on_request(tmp_path):
     assert len(frames(kernel)) > 10
 
 
+@pytest.mark.parametrize(
+    ("arguments", "lines", "environment", "sentence"),
+    [
+        ([], ["import os", "del os.environ['NUMBA_ENABLE_CUDASIM']", "from numba import cuda", "import pgas"],
+         {"NUMBA_ENABLE_CUDASIM": "1", "CUDA_VISIBLE_DEVICES": ""}, "numba.cuda was imported before pgas"),
+        (["-m", "pgas.run", "--as-nvshmem"], ["import nvshmem.core", "nvshmem.core.init(1, 2, 3, 4, 5, 6, 7)"], {}, "nvshmem.core.init"),
+        ([], ["import pgas", "pgas.init()"], {"PGAS_TRACE": "timeline:/no/x"}, "PGAS_TRACE=timeline:/no/x: cannot write /no/x.0: No such"),
+    ],
+)  # fmt: skip
+def test_only_the_line_of_the_program_is_shown(tmp_path, arguments, lines, environment, sentence):
+    """Of an import that fails, of a program that pgas runs, and without the exception of Python that the sentence repeats."""
+    program = tmp_path / "program.py"
+    program.write_text("\n".join(lines))
+    command = [sys.executable, *arguments, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, env=forks.os.environ | environment, timeout=300, check=False)
+    assert frames(done.stderr) == [str(program)], done.stderr
+    assert sentence in done.stderr.splitlines()[-1], done.stderr
+    assert done.stderr.count("Traceback") == 1, done.stderr
+
+
 def cut(call):
     with pytest.raises((KeyError, ValueError)) as caught:
         call()

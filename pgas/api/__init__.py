@@ -29,7 +29,7 @@ host_waits.bind()
 host_collectives.bind()
 BINDER.append(bound.bind)
 WRAPPERS.append(traced.of_call)
-tracebacks.install()
+tracebacks.hide_from_pytest()
 inquiry.survive()
 
 # Written out, because mypy does not follow lists of other modules.

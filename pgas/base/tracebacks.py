@@ -27,8 +27,7 @@ _OF_COMPILER = ("numba", "cuda")
 
 
 def install() -> None:
-    """Cut the tracebacks that Python, IPython, notebooks, and pytest print for uncaught exceptions, including those of threads."""
-    _hide_from_pytest()
+    """Cut the tracebacks that Python, IPython, and notebooks print for uncaught exceptions, including those of threads."""
     if (ipython := sys.modules.get("IPython")) is not None and (shell := ipython.get_ipython()) is not None:
         _cut_in(shell)
     show, show_of_thread = sys.excepthook, threading.excepthook
@@ -61,14 +60,14 @@ def _cut_in(shell: Any) -> None:
     shell.showtraceback = on_exception
 
 
-def _hide_from_pytest(excinfo: Any = None) -> bool:
+def hide_from_pytest(excinfo: Any = None) -> bool:
     """Mark the modules of pgas, so that pytest calls this function to decide whether to show their frames. Return whether to hide them.
 
-    pytest begins with the outermost frame, which belongs to a module that install() marked. That call marks the modules imported later.
+    pytest begins with the outermost frame, which belongs to a module that pgas.api marked. That call marks the modules imported later.
     """
     for name, module in list(sys.modules.items()):
         if OF_PGAS.match(name):
-            vars(module)["__tracebackhide__"] = _hide_from_pytest
+            vars(module)["__tracebackhide__"] = hide_from_pytest
     return excinfo is not None and not config.debugging("traceback") and _is_mistake(excinfo.value)
 
 
@@ -82,10 +81,18 @@ def cut(error: BaseException) -> None:
         kept = _of_program(entries)
         if kept or each is not error:  # A command of pgas has no frames of a program.
             each.__traceback__ = _linked(kept)
+        if each.__cause__ is not None and _repeats(each, each.__cause__):
+            each.__cause__ = None
         for cause in (each.__cause__, each.__context__):
             if cause is not None and id(cause) not in seen:
                 seen.add(id(cause))
                 causes.append(cause)
+
+
+def _repeats(error: BaseException, cause: BaseException) -> bool:
+    """Whether an error's message has the text of its cause, which has no frame of the program."""
+    text = getattr(cause, "strerror", None) or str(cause)
+    return text in str(error) and not _of_program(list(_entries(cause.__traceback__)))
 
 
 def _is_mistake(error: BaseException) -> bool:
@@ -126,11 +133,11 @@ def _linked(entries: list[TracebackType]) -> TracebackType | None:
 
 def in_pgas(frame: FrameType) -> bool:
     """Whether a frame is of a module of pgas. Code that exec() runs may have no module."""
-    return OF_PGAS.match(frame.f_globals.get("__name__") or "") is not None
+    return OF_PGAS.match(_module(frame)) is not None
 
 
 def _is_library(entry: TracebackType) -> bool:
-    return in_pgas(entry.tb_frame) or _package(_module(entry)) in _LIBRARIES
+    return in_pgas(entry.tb_frame) or _package(_module(entry.tb_frame)) in _LIBRARIES
 
 
 def _is_of_pgas(entry: TracebackType) -> bool:
@@ -139,8 +146,10 @@ def _is_of_pgas(entry: TracebackType) -> bool:
     return in_pgas(entry.tb_frame) or OF_PGAS.match(own) is not None
 
 
-def _module(entry: TracebackType) -> str:
-    return str(entry.tb_frame.f_globals.get("__name__", ""))
+def _module(frame: FrameType) -> str:
+    name = frame.f_globals.get("__name__") or ""
+    spec = frame.f_globals.get("__spec__") if name == "__main__" else None  # A module that python -m runs has its name there.
+    return str(getattr(spec, "name", name))
 
 
 def _package(module: str) -> str:
