@@ -145,7 +145,10 @@ def test_bad_value_names_variable_value_and_what_is_allowed(name, text, allowed,
 
 def test_bad_word_is_named(monkeypatch):
     monkeypatch.setenv("PGAS_DEBUG", "info,verbose,loud")
-    with pytest.raises(ValueError, match="PGAS_DEBUG=info,verbose,loud: unknown: loud, verbose; must be among info, check, strict"):
+    monkeypatch.setenv("PGAS_CHECK", "ordr")
+    with pytest.raises(ValueError, match="PGAS_CHECK=ordr: unknown: ordr; must be order, or empty"):
+        config.read("PGAS_CHECK")
+    with pytest.raises(ValueError, match="PGAS_DEBUG=info,verbose,loud: unknown: loud, verbose; must be one or more of info, check"):
         config.read("PGAS_DEBUG")
 
 

@@ -60,10 +60,12 @@ def _limit(text: str) -> float:
 
 
 def _words(*allowed: str) -> Callable[[str], frozenset[str]]:
+    must = f"one or more of {', '.join(allowed)}" if len(allowed) > 1 else f"{allowed[0]}, or empty"
+
     def parse(text: str) -> frozenset[str]:
         words = frozenset(word.strip().lower() for word in text.split(",") if word.strip())
         if unknown := words - set(allowed):
-            raise ValueError(f"unknown: {printable(', '.join(sorted(unknown)))}; must be among {', '.join(allowed)}")
+            raise ValueError(f"unknown: {printable(', '.join(sorted(unknown)))}; must be {must}")
         return words
 
     return parse
@@ -308,7 +310,7 @@ class Tracing:
         printed = frozenset(word.lower() for word in words if word.partition(":")[0].lower() not in _TRACE_FILES)
         if unknown := printed - set(_PRINTED):
             allowed = ", ".join([*_PRINTED, *(f"{kind}[:FILE]" for kind in _TRACE_FILES)])
-            raise ValueError(f"unknown: {printable(', '.join(sorted(unknown)))}; must be among {allowed}")
+            raise ValueError(f"unknown: {printable(', '.join(sorted(unknown)))}; must be one or more of {allowed}")
         return cls(",".join(words), printed, **files)
 
 

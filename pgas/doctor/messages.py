@@ -50,7 +50,7 @@ _KINDS = (
         "docs/trace.md describes the files and the command: pass it all files of one job and no others. If there is no room, set a "
         "smaller PGAS_TRACE_EVENTS"),
     Remedy("variable",
-        (r"\bPGAS_\w+=", r"is not a size \(|; must be among "),
+        (r"\bPGAS_\w+=", r"is not a size \(|^unknown: "),
         "an environment variable has a value that this job cannot use; the message gives the value and what is allowed",
         "python -m pgas info lists the variables, their values and meanings; docs/variables.md describes them"),
     Remedy("cuda",

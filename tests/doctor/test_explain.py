@@ -123,7 +123,7 @@ def test_messages_of_cuda(message, entry):
         ("PGAS_TRACE: cannot write timeline.0.trace: No space left on device; the timeline stays in memory", "trace"),
         ("PGAS_TRACE=timeline:/no/such: cannot write /no/such.0.trace: No such file or directory", "trace"),
         ("PGAS_TRACE=traffic:t: cannot write t.0.csv: Permission denied", "trace"),
-        ("PGAS_TRACE=x: must be among timeline, traffic", "variable"),
+        ("PGAS_TRACE=x: must be one or more of timeline, traffic", "variable"),
         ("t.csv is not a file of PGAS_TRACE=traffic", "trace"),
         ("--plot: pictures need matplotlib: pip install 'pgas[plot]'", "no matplotlib"),
         ("symmetric heap exhausted: 8 bytes requested, 0 of 8 are free", "array on the heap"),

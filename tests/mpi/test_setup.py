@@ -143,7 +143,7 @@ def test_another_configuration_is_refused(monkeypatch):
         ("PGAS_TIMEOUT", "-1", "greater than 0"),
         ("PGAS_TIMEOUT", "soon", "number"),
         ("PGAS_TRANSPORT", "pigeon", "one of auto; p2p; ibgda; ibrc; p2p,ibgda; p2p,ibrc"),
-        ("PGAS_DEBUG", "loud", "unknown: loud; must be among"),
+        ("PGAS_DEBUG", "loud", "unknown: loud; must be one or more of"),
         ("PGAS_HOST_BLOCKS", "reduce=x", "must be a number of blocks, or some of COLLECTIVE=BYTES:BLOCKS"),
         pytest.param(
             "PGAS_SIM_WEAK", "-3", "must be a non-negative integer",

@@ -369,7 +369,7 @@ def test_a_trace_that_is_not_taken_loses_the_newest_and_says_so(pes, observer):
 
 
 def test_a_trace_of_something_else_is_refused(observer):
-    with pytest.raises(TransportError, match="unknown: bell; must be among wqe, cqe, cmd"):
+    with pytest.raises(TransportError, match="unknown: bell; must be one or more of wqe, cqe, cmd"):
         observer.trace(["bell"])
 
 

@@ -408,7 +408,7 @@ def test_garbage_of_every_kind(card, pes, observer, who):
 
 
 @pytest.mark.parametrize(
-    ("options", "text"), [({"faults": "boom"}, "unknown fault 'boom'"), ({"trace": "bell"}, "unknown: bell; must be among")]
+    ("options", "text"), [({"faults": "boom"}, "unknown fault 'boom'"), ({"trace": "bell"}, "unknown: bell; must be one or more of")]
 )
 def test_a_card_that_cannot_start_says_why(options, text):
     with pytest.raises(TransportError, match=f"the software NIC did not start: .*{text}"):

@@ -285,7 +285,7 @@ def test_a_file_that_cannot_be_written(job, tmp_path):
 
 def test_unknown_words(job):
     ended = job("pgas.init()", npes=1, PGAS_TRACE="time")
-    assert "PGAS_TRACE=time: unknown: time; must be among wqe, cqe, cmd, timeline[:FILE]" in ended.err, ended
+    assert "PGAS_TRACE=time: unknown: time; must be one or more of wqe, cqe, cmd, timeline[:FILE]" in ended.err, ended
 
 
 def test_hang_reports_have_the_last_calls(job, tmp_path):

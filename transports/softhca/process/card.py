@@ -140,7 +140,7 @@ class Card:
     def set_trace(self, kinds: frozenset[str]) -> None:
         """Set the kinds that are traced: "wqe", "cqe", "cmd"."""
         if unknown := kinds - set(TRACE_KINDS):
-            raise ValueError(f"unknown: {', '.join(sorted(unknown))}; must be among {', '.join(TRACE_KINDS)}")
+            raise ValueError(f"unknown: {', '.join(sorted(unknown))}; must be one or more of {', '.join(TRACE_KINDS)}")
         self._kinds, paused = kinds, self.paused
         self.pause()
         self._order()
