@@ -12,6 +12,12 @@ from pgas.base.output import outlive_reader
 from pgas.base.version import __version__
 from pgas.base.waits import say
 
+#: Commands that take a program with its arguments, and parse their command lines themselves: help text and module.
+_OF_PROGRAMS = {
+    "run": ("start the PEs of a job without MPI", "pgas.run"),
+    "check": ("run a program in the simulator, and report accesses that nothing orders", "pgas.check.__main__"),
+}
+
 #: By command, its help text, and the module of its function run(arguments), which may import the compiler. The module of a command with
 #: arguments also has a function add_arguments(parser).
 _COMMANDS = {
@@ -27,14 +33,15 @@ _COMMANDS = {
 def main() -> int:
     """Run the command line."""
     name = "pgas" if os.path.basename(sys.argv[0]) == "pgas" else "python -m pgas"
-    if sys.argv[1:2] == ["run"]:  # Its arguments belong to a program.
-        return importlib.import_module("pgas.run").main(sys.argv[2:], f"{name} run")  # type: ignore[no-any-return]
+    if (first := sys.argv[1] if len(sys.argv) > 1 else "") in _OF_PROGRAMS:
+        return importlib.import_module(_OF_PROGRAMS[first][1]).main(sys.argv[2:], f"{name} {first}")  # type: ignore[no-any-return]
     outlive_reader()
     unread = config.VARIABLES if sys.argv[1:2] == ["doctor"] else ()  # Because doctor has a finding for them.
     parser = Parser(prog=name, description=__doc__, unread=unread)
     parser.add_argument("--version", action="version", version=f"pgas {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("run", help="start the PEs of a job without MPI", add_help=False)
+    for command, (meaning, _) in _OF_PROGRAMS.items():
+        commands.add_parser(command, help=meaning, add_help=False)
     for command, (meaning, path) in _COMMANDS.items():
         asked = commands.add_parser(command, help=meaning, formatter_class=argparse.RawDescriptionHelpFormatter)
         if sys.argv[1:2] == [command]:

@@ -35,7 +35,7 @@ from pgas.base.arguments import Parser, host_and_port, within
 from pgas.base.errors import BootstrapError
 from pgas.base.launcher import LAUNCHED, MAX_PES, environment, has_launchers_variables, launched, parents_launcher
 from pgas.base.liveness import LastWord
-from pgas.base.output import open_standard_files
+from pgas.base.output import outlive_reader
 from pgas.base.standard_input import StandardInput
 from pgas.base.text import printable
 from pgas.base.waits import say
@@ -96,7 +96,7 @@ class _NoProgram(Exception):
 
 def main(arguments: Sequence[str] | None = None, name: str = "python -m pgas.run") -> int:
     """Run the command line. name: the command's name in help and errors. Returns the job's exit status."""
-    open_standard_files()
+    outlive_reader()
     asked = _parse(arguments, name)
     command = _command(asked)
     try:

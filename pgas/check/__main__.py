@@ -1,4 +1,4 @@
-"""``python -m pgas.check -n 2 prog.py args``: run a program in the simulator, and report accesses that nothing orders.
+"""``pgas check -n 2 prog.py args``, or ``python -m pgas.check``: run a program in the simulator, and report accesses that nothing orders.
 
 The checker judges a program by docs/memory-model.md, whatever transport it runs over: it computes which accesses are ordered, so that a
 missing fence, wait, or barrier is found in one run, even if that run gave the right result. The exit status is 3 if there is a finding,
@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING
 from pgas.base import config, interpreter
 from pgas.base.arguments import Parser, within
 from pgas.base.launcher import MAX_PES, parents_launcher
+from pgas.base.output import outlive_reader
 
 if TYPE_CHECKING:
     from pgas.check.order import Order
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line. Returns the exit status."""
-    parser = Parser(prog="python -m pgas.check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: Sequence[str] | None = None, name: str = "python -m pgas.check") -> int:
+    """Run the command line. name: the command's name in help and errors. Returns the exit status."""
+    outlive_reader()
+    parser = Parser(prog=name, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=within(1, MAX_PES), default=1, metavar="N", help="number of PEs (default: 1)")
     parser.add_argument("--json", metavar="FILE", help="also write the findings to a file")
     replay = "run again with the accesses of report N in the other order, and print the wrong value"

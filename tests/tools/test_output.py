@@ -22,6 +22,7 @@ with pgas.init():
 ARGUMENTS = {"compile": ["program.py"]}
 
 COMMANDS = {f"pgas {name}": ["-m", "pgas", name, *ARGUMENTS.get(name, ())] for name in __main__._COMMANDS} | {
+    "check": ["-m", "pgas", "check", "-n", "2", str(ROOT / "tests" / "races" / "flag_after_p.py")],
     "explain": ["-m", "pgas", "doctor", "--explain", "no CUDA-capable device"],
     "json": ["-m", "pgas", "doctor", "--json"],
     "compare": ["-m", "pgas.perftests.compare"],
@@ -36,7 +37,7 @@ def run(arguments, stdout, folder=ROOT, **variables):
 
 
 #: In make check; all others end by the same function.
-CHECKED = ("pgas info", "pgas doctor")
+CHECKED = ("pgas info", "pgas doctor", "check")
 
 
 @pytest.fixture
