@@ -71,10 +71,12 @@ def run(options: argparse.Namespace) -> int:
     window.freeze(window.Constants.of(requested, registry.get(options.transport), 0))
     # An absolute path, so that errors of the compiler can distinguish the program's lines from those of libraries.
     found = launched(os.path.abspath(options.program), options.arguments, options.pes)
+    if not found.launches and found.ended is None:
+        raise PgasError(f"{options.program} launched no kernel; a kernel is compiled when the program launches it")
     built = found.assembled()
     if options.json:
         print(json.dumps({name: {"arguments": found.arguments[name], **b.summary()} for name, b in built.items()}, indent=1))
-    else:
+    elif built:
         print(_table(built, found.arguments, options.transport))
     for name, error in found.errors.items():
         print(f"{name} does not compile: {error}", file=sys.stderr)

@@ -90,7 +90,8 @@ class _NoProgram(Exception):
     """The program cannot be started."""
 
     def __init__(self, program: str, error: OSError) -> None:
-        super().__init__(f"{printable(program, 4096)}: {error.strerror}")
+        what = f"{printable(program, 4096)} cannot be started: {error.strerror}"
+        super().__init__(f"{what}; a Python program has a name that ends in .py, or follows -m")
         self.status = {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}.get(error.errno or 0, 1)  # The statuses of shells.
 
 

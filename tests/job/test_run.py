@@ -414,7 +414,8 @@ def test_a_program_that_cannot_be_started(tmp_path, n, name, status, why):
     """The statuses are those of shells."""
     (tmp_path / "text").write_text("no program")
     name = str(tmp_path / name)
-    assert ended([started(by_run(name, n=n))]) == [(status, "", f"pgas: pgas.run: {name}: {why}\n")]
+    said = f"{name} cannot be started: {why}; a Python program has a name that ends in .py, or follows -m"
+    assert ended([started(by_run(name, n=n))]) == [(status, "", f"pgas: pgas.run: {said}\n")]
 
 
 def running(mark):

@@ -81,8 +81,11 @@ def test_a_program_that_launches_nothing(tmp_path):
     program.write_text("import sys\nraise ValueError(f'no kernels for {sys.argv[1:]}')")
     done = compiled(program, "--", "--json")
     assert done.returncode == 1
-    assert done.stdout.split()[:2] == ["kernel", "SASS"]
-    assert done.stderr == "The program stopped after 0 launches: ValueError: no kernels for ['--json']\n"
+    assert (done.stdout, done.stderr) == ("", "The program stopped after 0 launches: ValueError: no kernels for ['--json']\n")
+    program.write_text("print(1)")
+    done = compiled(program)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"pgas: {program} launched no kernel; a kernel is compiled when the program launches it\n"
 
 
 OF_THE_HOST = """
