@@ -10,6 +10,19 @@ from pgas.base.remedies import Remedy, explain
 
 #: Kinds of messages, from the most to the least special. The first one that matches explains a message.
 _KINDS = (
+    Remedy("order",
+        (r"accesses are not ordered", r"; missing: ", r"\(made in line \d+\)", r"nobody waits for this signal|waits for .*; it was ",
+         r"at the same place in the order of calls", r"^report \d+ (does not|cannot be|with )",
+         r"(of|in) line \d+ (does not|goes to|may arrive|comes before|knows)|^line \d+ does not order it",
+         r"(block does|blocks do|threads of the block do) not meet", r"(^no .*|nothing) orders? (them|these)",
+         r"may be (re)?used after (flush|quiet)|; a fence must follow|^the store is not before a fence",
+         r"^operations of one thread on an element|^the operation is complete after quiet",
+         r"^quiet covers the parts|^the other PE knows that it was issued|^one put carries data and flag",
+         r"^a signal word must be changed|^while others change an element by atomics"),
+        "the order checker found two accesses to the same memory that nothing orders, or a wait, signal, or collective without its "
+        "counterpart",
+        "the report has both lines of the program, and after \"missing\" what must come between them; docs/order.md explains the reports, "
+        "and docs/memory-model.md what each call orders"),
     Remedy("hang",
         (r"waited .* s (\(PGAS_TIMEOUT\)|for its turn)", r"is still waiting$", r"hang report",
          r"^PE \d+: ? (process|host|kernels that may|threads|first error|and \d+ more groups|no thread is waiting|.* waits for)",
@@ -20,12 +33,20 @@ _KINDS = (
         "the message names what was awaited and who had to write it: look for a PE that took another branch, ended, or waits for this one; "
         "docs/hangs.md explains each line of a hang report. Work that takes longer needs a larger PGAS_TIMEOUT"),
     Remedy("disagreement",
-        (r"PEs disagree in a collective call", r"PEs differ in", r"passed different members", r"another PE failed|PE \d+ failed$",
+        (r"PEs disagree in a collective call", r"PEs differ in", r"must make the same calls|but this PE calls",
+         r"passed different members", r"another PE failed|PE \d+ failed$",
          r"out of step", r"a job with different processes is already active", r"is already in a collective on this team",
          r"at a different barrier|threads of the .* have returned"),
         "not all PEs (or threads) made the same collective calls, in the same order, with the same arguments",
         "compare the calls that the message names, on the PEs (or threads) that it names: an if around a collective, a loop of different "
         "lengths, an exception on one PE"),
+    Remedy("wire",
+        (r"UDP port 4791", r"PGAS_SOFTHCA_NET", r"RoCE v2 over UDP", r"software NIC.* (has no wire|needs an MTU|connects only PEs on one)"),
+        "the software NIC cannot reach those of other machines: it needs an address of this machine, UDP port 4791 there, and a cpu or dma "
+        "engine",
+        "set PGAS_SOFTHCA_NET to an address or interface of this machine that the others reach; open UDP port 4791 "
+        "between them; python -m pgas hca shows what its port has sent and dropped; docs/rdma.md describes the wire. On GPUs, unset "
+        "PGAS_ENGINE, or set it to dma"),
     Remedy("ended",
         (r"the job cannot continue", r"ending the job", r"the program is ending after an error",
          r"given up|a kernel found an error but ended", r"cannot be made usable again", r"proxy thread of PE",
@@ -39,18 +60,19 @@ _KINDS = (
          r"this is rank|there are \d+ PEs|\brank \d+|rank must be|--node-rank|--nnodes", r"at most one of comm, unique_id",
          r"sends \d+ bytes to the other PEs", r"nodes start \d+ PEs|PE \d+ cannot be started|is not a host: |is not HOST:PORT",
          r"numba\.cuda was imported before pgas|in this process with a different configuration",
-         r"pgas\.init\(\) (must run|has not been called)", r"PGAS_PES_PER_NODE"),
+         r"pgas\.init\(\) (must run|has not been called)", r"PGAS_PES_PER_NODE|a process that a PE started|needs no second launcher"),
         "the PEs of a job did not find each other, or the arguments of pgas.init() do not fit the launcher",
         "docs/launch.md says how each launcher starts a job, and has a table of these messages; python -m pgas info, started in the same "
         "way, shows the job"),
     Remedy("trace",
         (r"^PGAS_TRACE(: |=.*: cannot write )", r"\bthere is no room for\b", r"mapping of a file", r"^cannot (read|write) .*: ",
-         r"is not a file of PGAS_TRACE|no trace file of a PE|the trace files are of|the job did not begin", r"no kernel .* in the trace"),
+         r"is not a file of PGAS_TRACE|no trace file of a PE|the trace files are of|the job did not begin|from which there is no timeline",
+         r"no kernel .* in the trace"),
         "a file of PGAS_TRACE cannot be written or read, or lacks what the command needs; the message gives the reason",
         "docs/trace.md describes the files and the command: pass it all files of one job and no others. If there is no room, set a "
         "smaller PGAS_TRACE_EVENTS"),
     Remedy("variable",
-        (r"\bPGAS_\w+=", r"is not a size \(|^unknown: "),
+        (r"\bPGAS_\w+=|^unknown environment variables", r"is not a size \(|^unknown: "),
         "an environment variable has a value that this job cannot use; the message gives the value and what is allowed",
         "python -m pgas info lists the variables, their values and meanings; docs/variables.md describes them"),
     Remedy("cuda",
@@ -62,7 +84,7 @@ _KINDS = (
         "a call was made while work was being captured into a CUDA graph",
         "make it before or after the capture"),
     Remedy("team",
-        (r"\bteams? (\d+|memory|of|must)", r"\bteam\b", r"\bchannels?\b must|channel must"),
+        (r"\bteams? (\d+|memory|of(?! \d+$)|must)", r"\bteam\b(?! of \d+$)", r"\bchannels?\b must|channel must"),
         "a team was used by a PE that is not a member or after it was destroyed, or there is no memory for another team",
         "docs/api/teams.md; team_split_* and team_create return None on PEs that are not members; destroy teams that are no longer used, "
         "or set PGAS_MAX_TEAMS"),
@@ -80,7 +102,8 @@ _KINDS = (
          r"arguments of a kernel|blocks? of|a grid|the grid|shared memory|is compiled for blocks|^unsupported type: ",
          r"the simulator|weak memory|memory model|the observer|order checker",
          r"on GPUs symmetric arrays|host array cannot be bound|Numba's cache|free variables|stub and typing function",
-         r"an integer or up to three|larger than .* which CUDA allows|lane \d+ called|atomics are on", r"needs a copy"),
+         r"^tid=\[\d+, \d+, \d+\] ctaid=", r"an integer or up to three|larger than .* which CUDA allows|lane \d+ called|atomics are on",
+         r"needs a copy"),
         "a kernel was defined, compiled or launched in a way that the compiler, CUDA or the simulator does not allow",
         "docs/api/kernels.md; docs/refusals.md lists what kernels may not do; python -m pgas compile prog.py compiles the kernels for a "
         "GPU without one"),
@@ -90,13 +113,6 @@ _KINDS = (
         "a call has an argument that the function does not accept; the message names the argument, its value and what is allowed",
         "help(pgas.NAME) or docs/api/README.md for the function; docs/refusals.md has a table of what device operations accept. "
         "PGAS_DEBUG=check makes kernels on GPUs check their operands, as the simulator does"),
-    Remedy("wire",
-        (r"UDP port 4791", r"PGAS_SOFTHCA_NET", r"RoCE v2 over UDP", r"software NIC.* (has no wire|needs an MTU|connects only PEs on one)"),
-        "the software NIC cannot reach those of other machines: it needs an address of this machine, UDP port 4791 there, and a cpu or dma "
-        "engine",
-        "set PGAS_SOFTHCA_NET to an address or interface of this machine that the others reach; open UDP port 4791 "
-        "between them; python -m pgas hca shows what its port has sent and dropped; docs/rdma.md describes the wire. On GPUs, unset "
-        "PGAS_ENGINE, or set it to dma"),
     Remedy("software NIC",
         (r"software NIC|softhca", r"\bUAR\b", r"CQE syndrome|unknown fault|(delay|late) must|late: |on a GPU, the software NIC does",
          r"not a message of"),
@@ -136,8 +152,8 @@ _KINDS = (
 #: Text before a message in the output of a job: labels of pgas.run, mpirun, and srun for a process, and the name of pgas.
 _LABELS = re.compile(r"^((\[(PE )?\d+(,\d+)?\](<std(out|err)>)?:?|\d+:|pgas:) *)+(?=\S)")
 
-#: The class of an error.
-_CLASS = re.compile(r"^(\w+\.)*[A-Z]\w*(Error|Warning): ")
+#: The class of an error, after the place of a warning.
+_CLASS = re.compile(r"^(\S+:\d+: )?(\w+\.)*[A-Z]\w*(Error|Warning): ")
 
 
 def explained(message: str) -> list[Remedy]:

@@ -3,15 +3,20 @@
 import ast
 import itertools
 import re
+from pathlib import Path
 
 import pytest
 from examples import ROOT
 
 from pgas.base.liveness import long_wait
+from pgas.check import report
 from pgas.doctor.messages import explained
 from pgas.job.health import hang
 from pgas.kernels import refusals
 from pgas.native.dtypes import ONLY_COPIED
+
+#: Beginning of a message of a kernel.
+KERNEL = "PE 0, block 0, thread 0: "
 
 #: Functions that print their first argument, beside the constructors of errors and warnings.
 PRINTING = {"say", "warn", "_warn", "_remarks"}
@@ -82,6 +87,14 @@ def test_every_line_of_a_hang_report():
     assert [line for line in [*lines, long_wait("PE 0", "PE 1", 60)] if not explained(line)] == []
 
 
+def test_every_link_that_the_order_checker_misses():
+    """The functions that find one return it and a sentence."""
+    returned = [node.value for node in ast.walk(ast.parse(Path(report.__file__).read_text())) if isinstance(node, ast.Return)]
+    said = [text for pair in returned if isinstance(pair, ast.Tuple) for text in texts(pair.elts[1])] + [report._NOTHING]
+    assert len(said) > 20
+    assert [text for text in said if [found.name for found in explained(text)] != ["order"]] == []
+
+
 @pytest.mark.parametrize(
     ("message", "entry"),
     [
@@ -116,6 +129,18 @@ def test_messages_of_cuda(message, entry):
     ("message", "entry"),
     [
         ("PE 1 (process 5) ended with status 2, ending the job", "ended"),
+        ("pgas: these two accesses are not ordered (2 times); missing: fence", "order"),
+        ("pgas: a mistake; missing: wait", "order"),
+        ("/a/b.py:18: pgas.p(data, i, 7, 1): data[0] of PE 1 (made in line 29) is written by PE 0, block 0, thread 0", "order"),
+        ("pgas: report 9 does not exist: the program has 1", "order"),
+        (f"{KERNEL}reduce_block: PE 1 calls pgas.reduce of 64 elements of float64 with op MAX, but this PE calls pgas.reduce of 64 "
+         "elements of float64 with op SUM; all members of a team must make the same calls in the same order", "disagreement"),
+        (f"{KERNEL}fcollect: dest has 64 elements, 128 are needed for a team of 2", "argument"),
+        ("t.csv has traffic, from which there is no timeline; run the job with PGAS_TRACE=timeline:FILE", "trace"),
+        ("/a/b.py:2: PgasWarning: unknown environment variables are ignored: PGAS_TRANPORT (did you mean PGAS_TRANSPORT?)", "variable"),
+        ("pgas.TransportError: PE 0: the software NIC did not start: PGAS_SOFTHCA_NET=eth9: this machine has no such interface", "wire"),
+        ("python -m pgas.run: error: this command was started by mpirun already: prog.py needs no second launcher", "launch"),
+        ("TypeError: tid=[0, 0, 0] ctaid=[0, 0, 0]: k() missing 1 required positional argument: 'a'", "kernel"),
         ("PEs disagree in a collective call: PE 0 called pgas.zeros, PE 1 made another call", "disagreement"),
         ("rank 1 of 2 did not reach the store at alpha:29400 in 60 s: Connection refused", "hang"),
         ("rank 1: the store at alpha:29400 refuses: the secrets differ", "launch"),
@@ -129,7 +154,7 @@ def test_messages_of_cuda(message, entry):
         ("symmetric heap exhausted: 8 bytes requested, 0 of 8 are free", "array on the heap"),
         ("PE 1, block 0, thread 3: put to PE 9: PE 9 does not exist", "argument"),
     ],
-)
+)  # fmt: skip
 def test_the_kind_of_a_message(message, entry):
     assert [found.name for found in explained(message)] == [entry]
 
