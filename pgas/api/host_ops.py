@@ -41,6 +41,7 @@ from pgas.api.operands import Operand
 from pgas.api.values import check_code, check_value
 from pgas.base import parameters
 from pgas.base.errors import PgasError
+from pgas.base.events import OF_HOST_CALLS
 from pgas.job import runtime
 from pgas.job.memory.array import at
 from pgas.job.memory.heap import HeapBlock
@@ -72,7 +73,7 @@ _cells = itertools.count()
 
 def on_stream(kernel: Callable[..., Any], function: Callable[..., Any], threads: int = _ONE_WARP) -> Kernel:
     """Compile a kernel that calls a function, and name it after the function. threads: maximum number of threads in a block."""
-    kernel.__name__ = f"{function.__name__}_on_stream"
+    kernel.__name__ = f"{function.__name__}{OF_HOST_CALLS}"
     return jit(launch_bounds=threads)(kernel)  # type: ignore[no-any-return]
 
 
@@ -104,12 +105,12 @@ _put, _get = _copying(rma.put_block), _copying(rma.get_block)
 _iput, _iget = _striding(rma.iput_block), _striding(rma.iget_block)
 
 
-@jit(launch_bounds=_THREADS)
+@functools.partial(on_stream, function=signal.put_signal_block, threads=_THREADS)
 def _put_signal(dest, source, sig, idx, value, op, pe):  # type: ignore[no-untyped-def]
     signal.put_signal_block(dest, source, sig, idx, value, op, pe)
 
 
-@jit
+@functools.partial(on_stream, function=signal.signal_op)
 def _signal_behind(sig, idx, value, op, pe):  # type: ignore[no-untyped-def]
     """Send a signal after the puts of earlier kernels in the stream."""
     sync.fence()

@@ -32,6 +32,9 @@ RINGS = TEXT + TEXT_SIZE
 #: Words of the header by which the host asks a kernel for the time of the GPU (pgas/job/gpu_clock.py).
 CLOCK_ASKED, CLOCK_ANSWERED, CLOCK_TIME = 1024, 1088, 1096
 
+#: End of the names of kernels by which the host makes its calls.
+OF_HOST_CALLS = "_on_stream"
+
 #: Numbers of rings.
 HOST, PROXY, BLOCKS, BLOCK_RINGS = 0, 1, 2, 256
 N_RINGS = BLOCKS + BLOCK_RINGS

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from pgas.base import events
 from pgas.base.errors import PgasError
+from pgas.base.text import ranges
 from pgas.trace import chrome, matrix, page, why
 from pgas.trace.reading import NIC, Trace, read
 
@@ -54,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
     if options.plot:
         with _written(options.plot):
             matrix.plot(traffic, options.plot)
+        print(f"{options.plot}: heat maps of the traffic between PEs")
     return 0
 
 
@@ -64,6 +66,10 @@ def _written(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise PgasError(f"cannot write {path}: {error.strerror}") from error
+
+
+#: Rings of events that are not of blocks.
+_OTHERS = {events.HOST: "the host", events.PROXY: "the proxy thread", NIC: "the software NIC"}
 
 
 def summary(trace: Trace) -> Iterable[str]:
@@ -77,7 +83,10 @@ def summary(trace: Trace) -> Iterable[str]:
         error = trace.alignment.error(i)
         if error:
             yield f"PE {pe.pe}: its clock is aligned with that of PE {first.pe} to {error / 1e3:.1f} us"
-        for ring, count in pe.lost.items():
-            of = {events.HOST: "the host", events.PROXY: "the proxy thread", NIC: "the software NIC"}
-            where = of.get(ring, f"block {ring - events.BLOCKS}")
-            yield f"PE {pe.pe}: the oldest {count} events of {where} were overwritten; set PGAS_TRACE_EVENTS to a larger number"
+    if lost := sum(sum(pe.lost.values()) for pe in trace.pes):
+        rings = {ring for pe in trace.pes for ring in pe.lost}
+        blocks = len(rings - _OTHERS.keys())
+        of = [name for ring, name in _OTHERS.items() if ring in rings] + [f"{blocks} block{'s' * (blocks > 1)}"] * (blocks > 0)
+        numbers = [pe.pe for pe in trace.pes if pe.lost]
+        which = f"PE{'s' * (len(numbers) > 1)} {ranges(numbers)}"
+        yield f"the oldest {lost} events were overwritten, of {', '.join(of)} ({which}); set PGAS_TRACE_EVENTS to a larger number"

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from pgas.base import events
 from pgas.base.config import size_text
 from pgas.base.errors import PgasError
 from pgas.trace import flows
@@ -183,7 +184,7 @@ def report(trace: Trace, kernel: str = "", most: int = 10) -> Iterable[str]:
     why = Why(trace)
     shown = {(pe, number) for pe, of_pe in why.kernels.items() for number, made in of_pe.items() if _is(made, kernel)}
     if kernel and not shown:
-        names = sorted({made.name.partition("[")[0] for of_pe in why.kernels.values() for made in of_pe.values()})
+        names = sorted({_name(made) for of_pe in why.kernels.values() for made in of_pe.values()})
         raise PgasError(f"--kernel: there is no kernel {kernel} in the trace, but {', '.join(names) or 'none'}")
     waits = [found for found in why.waits() if not kernel or (found.wait.pe, found.wait.launch) in shown]
     if not waits:
@@ -205,13 +206,20 @@ def report(trace: Trace, kernel: str = "", most: int = 10) -> Iterable[str]:
         )
         yield "                " + ", ".join(f"{cause} {_time(ns)}" for cause, ns in sorted(explained.parts, key=lambda part: -part[1])[:4])
     of_first = why.kernels[trace.pes[0].pe]
-    if numbers := [number for number, made in of_first.items() if _is(made, kernel)]:
+    numbers = [number for number, made in of_first.items() if _is(made, kernel)]
+    own = [number for number in numbers if not _name(of_first[number]).endswith(events.OF_HOST_CALLS)]
+    if numbers := own or numbers:
         yield from _path(why, max(numbers), of_first[max(numbers)])
 
 
 def _is(made: Event, kernel: str) -> bool:
     """Whether a launch is of a kernel of this name, or there is no name."""
-    return not kernel or made.name.partition("[")[0] == kernel
+    return not kernel or _name(made) == kernel
+
+
+def _name(made: Event) -> str:
+    """Return the name of a launch's kernel."""
+    return made.name.partition("[")[0]
 
 
 def _path(why: Why, launch: int, made: Event) -> Iterator[str]:

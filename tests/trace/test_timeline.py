@@ -191,7 +191,10 @@ with pgas.init():
     trace = traced(job, tmp_path, text, 1, PGAS_TRACE_EVENTS="64")
     assert trace.pes[0].lost == {events.BLOCKS: 36}
     assert [e.value for e in trace.events() if e.name == "p"] == list(range(36, 100))
-    assert any(re.match("PE 0: the oldest 36 events of block 0 were overwritten", line) for line in summary(trace))
+    lost = "the oldest {} events were overwritten, of {} (PE {}); set PGAS_TRACE_EVENTS to a larger number"
+    assert list(summary(trace))[-1] == lost.format(36, "1 block", "0")
+    trace.pes[0].lost |= {events.BLOCKS + 1: 4, events.HOST: 3}
+    assert list(summary(trace))[-1] == lost.format(43, "the host, 2 blocks", "0")
 
 
 def test_concurrent_calls_of_many_threads_are_one(tmp_path):

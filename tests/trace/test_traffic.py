@@ -60,13 +60,14 @@ def test_table_of_many_pes():
     assert lines[3] == "  PE 3 to PE 17: 1 MiB"
 
 
-def test_heat_map(tmp_path):
+def test_heat_map(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     (tmp_path / "f.0.csv").write_text("interval,kernels,pe,peer,path,family,operations,bytes\n0,k,0,1,p2p,put,2,64\n1,k,0,1,p2p,put,1,8\n")
     names = [str(tmp_path / "f")]
     assert matrix.of_csv(matrix.csv_files(names)) == {"put": {(0, 1): [3, 72]}}
     picture = tmp_path / "heat.png"
     assert run(arguments(files=names, plot=str(picture))) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{picture}: heat maps of the traffic between PEs"
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 

@@ -46,6 +46,20 @@ def test_report(tmp_path):
     assert "critical path of the last launch, wait[1, 32]: 80.0 us" in text
 
 
+def test_the_critical_path_is_of_a_kernel_of_the_program(tmp_path):
+    """Not of a call of the host after it; of that if there is no other kernel."""
+    for name, shown in ("meet", "meet[1, 32]"), ("put_block_on_stream", "g_on_stream[1, 1]"):
+        pes = [WrittenPE(tmp_path / name, pe) for pe in (0, 1)]
+        for pe, begin in zip(pes, (20, 60), strict=True):
+            pe.launch(f"{name}[1, 32]", 0, 100)
+            pe.call("barrier_all", begin, 70)
+            pe.launch("g_on_stream[1, 1]", 110, 150)
+            pe.call("g", 120, 140, launch=2, peer=0)
+            pe.file.close()
+        text = "\n".join(why.report(read([str(tmp_path / name)])))
+        assert f"critical path of the last launch, {shown}: " in text
+
+
 def test_a_collective_waits_for_its_last_member(tmp_path):
     zero, one = WrittenPE(tmp_path / "t", 0), WrittenPE(tmp_path / "t", 1)
     for pe, begin in ((zero, 20), (one, 60)):
