@@ -142,7 +142,7 @@ class ConfiguredKernel:
         """
         if names:
             raise TypeError(
-                f"{self._kernel.__name__}: the arguments of a kernel have no names in a launch, but there is {next(iter(names))}="
+                f"{self._kernel.__name__}: the arguments of a kernel have no names in a launch; give {next(iter(names))} by its position"
             )
         job = runtime.current()
         job.teams.check(teams.handles(args))

@@ -84,12 +84,12 @@ def misfit(name: str, parameters: inspect.Signature, count: int, keywords: Colle
         keywords: names of its keyword arguments.
     """
     known = parameters.parameters
+    there_are = f"the parameters are {', '.join(known)}" if known else "it has none"
     takes_all = any(p.kind is p.VAR_KEYWORD for p in known.values())
     if unknown := [word for word in keywords if word not in known and not takes_all]:
-        there_are = f", but {', '.join(known)}" if known else "; it has none"
-        return f"pgas.{name}: there is no parameter {unknown[0]}{suggestion(unknown[0], known)}{there_are}"
+        return f"pgas.{name}: there is no parameter {unknown[0]}{suggestion(unknown[0], known)}; {there_are}"
     try:
         parameters.bind(*[None] * count, **dict.fromkeys(keywords))
     except TypeError as error:
-        return f"pgas.{name}: {error}; the parameters are {', '.join(known) or 'none'}"
+        return f"pgas.{name}: {error}; {there_are}"
     return ""

@@ -185,7 +185,7 @@ def report(trace: Trace, kernel: str = "", most: int = 10) -> Iterable[str]:
     shown = {(pe, number) for pe, of_pe in why.kernels.items() for number, made in of_pe.items() if _is(made, kernel)}
     if kernel and not shown:
         names = sorted({_name(made) for of_pe in why.kernels.values() for made in of_pe.values()})
-        raise PgasError(f"--kernel: there is no kernel {kernel} in the trace, but {', '.join(names) or 'none'}")
+        raise PgasError(f"--kernel: there is no kernel {kernel} in the trace; its kernels are {', '.join(names) or 'none'}")
     waits = [found for found in why.waits() if not kernel or (found.wait.pe, found.wait.launch) in shown]
     if not waits:
         yield "no call waited for another PE"

@@ -39,8 +39,8 @@ DTYPES = {
 #: (call, beginning of the refusal). Arguments: a, b arrays of float32, d of float64, t of two dimensions, c in Fortran order, n with gaps,
 #: s of uint64, h of int8, w of int16, f of float16, e of bfloat16, r of records, x a float, i an integer, z a complex number.
 REFUSALS = [
-    ("pgas.put(a, a, target=i)", "pgas.put: there is no parameter target, but dest, source, pe, nelems, qp"),
-    ("pgas.put(a, a, i, nelem=i)", "pgas.put: there is no parameter nelem (did you mean nelems?), but dest, source, pe, nelems, qp"),
+    ("pgas.put(a, a, target=i)", "pgas.put: there is no parameter target; the parameters are dest, source, pe, nelems, qp"),
+    ("pgas.put(a, a, i, nelem=i)", "pgas.put: there is no parameter nelem (did you mean nelems?); the parameters"),
     ("pgas.put(a, a)", "pgas.put: missing a required argument: 'pe'; the parameters are dest, source, pe, nelems, qp"),
     ("pgas.put(a, d, i)", "pgas.put: source has elements of type float64, dest of type float32; they must be the same"),
     ("pgas.put(a, t, i)", "pgas.put: source has 2 dimensions, dest has 1 dimension; they must have the same number"),

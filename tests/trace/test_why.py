@@ -41,7 +41,7 @@ def test_report(tmp_path):
     text = "\n".join(lines)
     assert "PE 0, block 0, wait[1, 32]: signal_wait_until, ended by put_signal 512 bytes to PE 0 of PE 1, block 0" in text
     assert next(iter(why.report(read([str(tmp_path / "t")]), "wait"))).startswith("1 waits took 90.0 us")
-    with pytest.raises(PgasError, match="--kernel: there is no kernel other in the trace, but send, wait"):
+    with pytest.raises(PgasError, match="--kernel: there is no kernel other in the trace; its kernels are send, wait"):
         list(why.report(read([str(tmp_path / "t")]), "other"))
     assert "critical path of the last launch, wait[1, 32]: 80.0 us" in text
 
