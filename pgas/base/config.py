@@ -331,12 +331,12 @@ class Variable:
     type: str
 
     def read(self) -> Any:
-        """Return the parsed value from the environment, or the default if the variable is not set.
+        """Return the parsed value from the environment, or the default if the variable is not set or empty.
 
         Raises:
             ValueError: if the value does not parse; the message names the variable, its value, and the allowed values.
         """
-        text = os.environ.get(self.name, self.default)
+        text = os.environ.get(self.name) or self.default
         try:
             return self.parse(text)
         except ValueError as error:

@@ -388,8 +388,9 @@ def variables() -> str:
     rows = [(f"`{v.name}`", v.type, f"`{v.default}`" if v.default else "", v.meaning) for v in config.VARIABLES.values()]
     intro = (
         "`pgas.init()` reads these variables. They must be the same on all PEs, except `PGAS_HCA`, `PGAS_HCA_LIST`, "
-        "`PGAS_IB_GID_INDEX` and the launchers' secrets. A value that is not allowed is a `ValueError` that names it; an unknown `PGAS_` "
-        "variable is a warning. `python -m pgas info` prints this table with the values that are set. Sizes take the units K, M, G and T."
+        "`PGAS_IB_GID_INDEX` and the launchers' secrets. An empty value means the default. A value that is not allowed is a `ValueError` "
+        "that names it; an unknown `PGAS_` variable is a warning. `python -m pgas info` prints this table with the values that are set. "
+        "Sizes take the units K, M, G and T."
     )
     return f"# Environment variables\n\n{intro}\n\n{table(('variable', 'type', 'default', 'meaning'), rows)}\n"
 
