@@ -5,6 +5,7 @@ The report is made when a wait of any PE has lasted PGAS_TIMEOUT, and on SIGUSR1
 
 import contextlib
 import json
+import linecache
 import os
 import socket
 import sys
@@ -15,9 +16,9 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from pgas.base import liveness
+from pgas.base import config, liveness
 from pgas.base.errors import PgasError
-from pgas.base.text import ranges
+from pgas.base.text import printable, ranges
 from pgas.job.health import device_state
 from pgas.job.health.inquiry import Inquiry
 from pgas.job.paths.platform import platform
@@ -235,7 +236,7 @@ def _places(places: device_state.Places) -> Callable[[int], str]:
 
 
 def _host_stack() -> list[str]:
-    """Return the main thread's calls, innermost last: the program's call of pgas, and the innermost ones."""
+    """Return the program's line that the main thread is in, and whether it compiles a kernel; to debug pgas, also the innermost calls."""
     main = threading.main_thread().ident or 0
     frame = platform.host_frame(sys._current_frames().get(main))
     frames: list[FrameType] = []
@@ -248,7 +249,11 @@ def _host_stack() -> list[str]:
     if kernel := backend.compiling(main):
         doing = [f"is compiling kernel {kernel}"]  # In place of the compiler's calls.
         frames = frames[: next((i for i in range(first, len(frames)) if not _is_of_pgas(frames[i])), len(frames))]
-    calls = [f"{os.path.basename(f.f_code.co_filename)}:{f.f_lineno} {f.f_code.co_name}" for f in frames[max(0, first - 1) :]] + doing
+    shown = frames[max(0, first - 1) :]
+    calls = [f"{os.path.basename(f.f_code.co_filename)}:{f.f_lineno} {f.f_code.co_name}" for f in shown]
+    if shown and (line := linecache.getline(shown[0].f_code.co_filename, shown[0].f_lineno).strip()):
+        calls[0] += f": {printable(line)}"
+    calls = (calls if config.debugging("traceback") else calls[:1]) + doing
     return calls if len(calls) <= _CALLS else [*calls[:2], "...", *calls[2 - _CALLS :]]
 
 
