@@ -84,7 +84,7 @@ TABLE = {
                          "the kernel chooses at run time, except under PGAS_DEBUG=strict)", _COMPILED,
                          "pgas.{function}: op must be pgas.SUM, PROD, MIN, MAX, AND, OR or XOR itself, not {found}"),
     "reduction": Refusal("an op that is not defined for the type of the elements", _COMPILED,
-                         "pgas.{function}: {op} of elements of type {dtype}; it takes {allowed}"),
+                         "pgas.{function}: op {op} takes {allowed}, not elements of type {dtype}"),
     "only copied": Refusal("reductions, scans, atomics, waits, and tests of float8 elements", _COMPILED,
                            "pgas.{function}: elements of type {dtype} can be copied, but not computed with or compared"),
     "pairs": Refusal("maxloc and minloc of anything but rows of value and location", _COMPILED,
@@ -114,7 +114,7 @@ TABLE = {
     "gaps": Refusal("an array that is not contiguous, such as a[::2] or a column: put, get, their other forms, iput, iget, ptr, "
                     "collectives, waits, and tests of several elements", _RUN,
                     "{who}: {operand} must be contiguous, but its elements on axis {axis} are {found} bytes apart instead of {wanted} "
-                    "({target}): copy it, or use slices without a step", kind=21),
+                    "({target}); copy it, or use slices without gaps, unlike a[::2] and a[:, 0]", kind=21),
     "different order": Refusal("slices of which one is in C order, the other in Fortran order", _RUN,
                                "{who}: source is in {source} order, dest in {dest} order; they must be the same", kind=22, found="order"),
     "not set": Refusal("clear_lock of a lock that is not set", _CHECKED, "{who}: the lock, {target}, is not set; call set_lock first",

@@ -36,8 +36,8 @@ def lacking(op: Reduction, kind: str) -> str:
     """Return "" if an operation takes elements of this kind (of a NumPy dtype; f also for bfloat16), otherwise the kinds that it takes."""
     if op in (Reduction.AND, Reduction.OR, Reduction.XOR):
         return "" if kind in "biu" else "integers"
-    kinds = "iufc" if op is Reduction.SUM else "iuf"
-    return "" if kind in kinds else "integers or floats, or complex numbers for SUM"
+    kinds, words = ("iufc", "integers, floats, or complex numbers") if op is Reduction.SUM else ("iuf", "integers or floats")
+    return "" if kind in kinds else words
 
 
 def has_locations(dtype: np.dtype[Any]) -> bool:

@@ -47,7 +47,7 @@ class Operand:
             with about(f"pgas.{function}: {name}"):  # The array was freed.
                 raise
         if contiguous and operand.order is None:
-            raise ValueError(f"pgas.{function}: {name} must be contiguous; copy it, or use slices without a step")
+            raise ValueError(f"pgas.{function}: {name} must be contiguous; copy it, or use slices without gaps, unlike a[::2] and a[:, 0]")
         if block is not None:  # Because symmetric arrays are never changed.
             array.__dict__.setdefault("_pgas_operands", {})[function, name] = operand
         return operand

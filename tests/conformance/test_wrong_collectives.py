@@ -25,17 +25,22 @@ CASES = [
     ("pgas.broadcast(0, dest, source, 0.5)", "pgas.broadcast: root must be an integer"),
     ("pgas.team_sync(0.5)", "pgas.team_sync: team must be an integer"),
     ("pgas.barrier_block(0, 0.5)", "pgas.barrier_block: channel must be an integer"),
-    ("pgas.reduce(0, dest, source, pgas.AND)", "pgas.reduce: AND of elements of type float32; it takes integers"),
+    ("pgas.reduce(0, dest, source, pgas.AND)", "pgas.reduce: op AND takes integers, not elements of type float32"),
     (
         "pgas.inscan(0, dest, source, pgas.PROD)",
-        "pgas.inscan: PROD of elements of type complex64; it takes integers or floats, or complex numbers for SUM",
+        "pgas.inscan: op PROD takes integers or floats, not elements of type complex64",
         "c8",
         "c8",
     ),
-    ("pgas.exscan_block(0, dest, source, pgas.SUM)", "pgas.exscan_block: SUM of elements of type bool", "?", "?"),
+    (
+        "pgas.exscan_block(0, dest, source, pgas.SUM)",
+        "pgas.exscan_block: op SUM takes integers, floats, or complex numbers, not elements of type bool",
+        "?",
+        "?",
+    ),
     (
         "pgas.reducescatter(0, dest, source, pgas.MAX)",
-        "pgas.reducescatter: MAX of elements of type Record",
+        "pgas.reducescatter: op MAX takes integers or floats, not elements of type Record",
         [("a", "f4"), ("b", "f4")],
         [("a", "f4"), ("b", "f4")],
     ),
@@ -220,9 +225,17 @@ def test_refused_on_the_host(heap, name):
 
 #: Calls on the host with elements that the operation does not have: the call, dtype, and the words of the error.
 ELEMENTS = {
-    "bits of floats": (lambda d: pgas.reduce(0, d[:4], d[4:], pgas.AND), "f4", "pgas.reduce: AND of elements of type float32; it takes"),
-    "products of pairs": (lambda d: pgas.inscan(0, d[:4], d[4:], pgas.PROD), "c8", "pgas.inscan: PROD of elements of type complex64"),
-    "sums of bools": (lambda d: pgas.exscan(0, d[:4], d[4:], pgas.SUM), "?", "pgas.exscan: SUM of elements of type bool"),
+    "bits of floats": (lambda d: pgas.reduce(0, d[:4], d[4:], pgas.AND), "f4", "pgas.reduce: op AND takes integers, not elements of type"),
+    "products of pairs": (
+        lambda d: pgas.inscan(0, d[:4], d[4:], pgas.PROD),
+        "c8",
+        "pgas.inscan: op PROD takes integers or floats, not elements",
+    ),
+    "sums of bools": (
+        lambda d: pgas.exscan(0, d[:4], d[4:], pgas.SUM),
+        "?",
+        "pgas.exscan: op SUM takes integers, floats, or complex numbers",
+    ),
     "a row": (lambda d: pgas.maxloc(0, d[:4], d[4:]), "f4", "pgas.maxloc: dest must be a C-contiguous array of shape (n, 2), of 32 or"),
     "bytes": (lambda d: pgas.minloc(0, d[:4].reshape(2, 2), d[4:].reshape(2, 2)), "i1", "pgas.minloc: dest must be a C-contiguous array"),
 }

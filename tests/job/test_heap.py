@@ -82,10 +82,9 @@ class AllocatorMachine(RuleBasedStateMachine):
             largest = max((n for _, n in free), default=0)
             total = sum(n for _, n in free)
             assert texts[0] == texts[1]
-            words = (
-                f"{size_text(nbytes)} requested, {size_text(total)} of {size_text(self.heap.size)} are free, and the largest free range "
-            )
-            assert f"{words}has {size_text(largest)}" in texts[0]
+            aligned = f" at a multiple of {size_text(1 << shift)}" if 1 << shift > ALIGNMENT else ""
+            words = f"{size_text(nbytes)} requested{aligned}, {size_text(total)} of {size_text(self.heap.size)} are free"
+            assert f"{words}, and the largest free range has {size_text(largest)}" in texts[0]
             return
         start, span = expected
         block, same = allocate(self.heap, nbytes, 1 << shift), allocate(self.twin, nbytes, 1 << shift)
@@ -186,6 +185,8 @@ def test_exhausted():
         "(the heap starts at PGAS_SYMMETRIC_SIZE and can grow to PGAS_MAX_MEMORY_PER_GPU, 4 KiB); the largest arrays: "
         + ", ".join(["uint8 array of shape (512,) allocated at here.py:1: 512 bytes"] * 3)
     )
+    with pytest.raises(HeapError, match=r"^symmetric heap exhausted: 8 bytes requested at a multiple of 1 TiB, 1\.5 KiB of 4 KiB are free"):
+        heap.allocate((1,), np.dtype(np.float64), 1 << 40, "here.py:1")
     assert heap._free == before
     assert len(heap.blocks) == 5
 

@@ -66,7 +66,7 @@ RECORDS = {
     "far": ((1, 64, 0, 0, 0), "put: the memory of PE 1 is not mapped here (other machine than 0); use put and get"),
     "gaps": (
         (0, 64, 4, 2**64 - 8, 1 | 2 << 8), "put: source must be contiguous, but its elements on axis 2 are -8 bytes apart instead of 4 "
-        "(address 0x40): copy it, or use slices without a step"
+        "(address 0x40); copy it, or use slices without gaps, unlike a[::2] and a[:, 0]"
     ),
     "different order": ((0, 64, 0, 1, 0), "put: source is in F order, dest in C order; they must be the same"),
     "not set": ((1, 64, 0, 0, 0), "put: the lock, address 0x40, is not set; call set_lock first"),

@@ -81,11 +81,12 @@ class Allocator:
                 bisect.insort(self.blocks, block, key=_offset)
                 return block
         wanted, free, largest = math.prod(shape) * dtype.itemsize, sum(r for _, r in self._free), max((r for _, r in self._free), default=0)
+        aligned = f" at a multiple of {size_text(alignment)}" * (alignment > ALIGNMENT)
         arrays = sorted(self.blocks, key=lambda block: -block.nbytes)[:_NAMED]
         raise HeapError(
-            f"symmetric heap exhausted: {size_text(wanted)} requested, {size_text(free)} of {size_text(self.size)} are free, and the "
-            f"largest free range has {size_text(largest)} (the heap starts at PGAS_SYMMETRIC_SIZE and can grow to PGAS_MAX_MEMORY_PER_GPU, "
-            f"{size_text(self.limit)})"
+            f"symmetric heap exhausted: {size_text(wanted)} requested{aligned}, {size_text(free)} of {size_text(self.size)} are free, and "
+            f"the largest free range has {size_text(largest)} (the heap starts at PGAS_SYMMETRIC_SIZE and can grow to "
+            f"PGAS_MAX_MEMORY_PER_GPU, {size_text(self.limit)})"
             + "; the largest arrays: " * bool(arrays)
             + ", ".join(f"{block}: {size_text(block.nbytes)}" for block in arrays)
         )
