@@ -452,6 +452,7 @@ def free(array: SymmetricArray) -> None:
 
 
 SymmetricArray._free = free
+SymmetricArray._check_free = lambda array: runtime.current().check_freeable(array)
 
 
 @host_only

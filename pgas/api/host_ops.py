@@ -43,7 +43,7 @@ from pgas.base import parameters
 from pgas.base.errors import PgasError
 from pgas.base.events import OF_HOST_CALLS
 from pgas.job import runtime
-from pgas.job.memory.array import at
+from pgas.job.memory.array import at, block_of
 from pgas.job.memory.heap import HeapBlock
 from pgas.job.paths.platform import platform
 from pgas.kernels import layout, refusals
@@ -161,9 +161,19 @@ def _copied(name: str, dest: Any, source: Any, nelems: Any, pe: Any, *, adds: bo
     to.check_pair(origin)
     nbytes = _count(name, origin.size if nelems is None else nelems, to.size, origin.size) * to.dtype.itemsize
     symmetric, local = (origin, to) if name.startswith("get") else (to, origin)
+    if local is to:
+        _check_writable(name, dest)
     symmetric.check_symmetric(job)
     local.check_local(nbytes, job, pe, adds=adds)
     return _bytes(to, nbytes), _bytes(origin, nbytes)
+
+
+def _check_writable(name: str, dest: Any) -> None:
+    """Check that another library does not protect its array."""
+    if block_of(dest) is None:
+        interface = getattr(dest, "__cuda_array_interface__", None) or getattr(dest, "__array_interface__", None)
+        if interface is not None and interface["data"][1]:
+            raise ValueError(f"pgas.{name}: dest must be writable, but is read-only")
 
 
 def _count(name: str, wanted: Any, in_dest: int, in_source: int) -> int:
@@ -215,6 +225,8 @@ def _strided_copy(name: str, kernel: Kernel) -> Callable[..., None]:
         count = _count(name, min(held) if nelems is None else nelems, *held)
         to_span, origin_span = ((count - 1) * step + 1 if count else 0 for step in (to_step, origin_step))
         symmetric, local, local_span = (origin, to, to_span) if name == "iget" else (to, origin, origin_span)
+        if local is to:
+            _check_writable(name, dest)
         symmetric.check_symmetric(job)
         local.check_local(local_span * local.dtype.itemsize, job, pe)
         if count:

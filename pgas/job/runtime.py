@@ -279,11 +279,14 @@ class Job(Collective):
             self.heap.release(block)
             raise
 
+    def check_freeable(self, array: Any) -> None:
+        check_freeable(array, block_of(array), window.slot(self.my_pe) + window.HEAP_OFFSET)
+
     def free(self, array: Any) -> None:
         block = block_of(array)
 
         def check() -> None:
-            check_freeable(array, block, window.slot(self.my_pe) + window.HEAP_OFFSET)
+            self.check_freeable(array)
             self.complete("pgas.free")
 
         call = f"pgas.free(array at heap offset {block.offset})" if block is not None else "pgas.free()"

@@ -175,6 +175,27 @@ def test_copies_from_no_elements(heap):
         array.copy_to_device(heap.zeros(0, np.int16))
 
 
+def test_copies_to_and_from_arrays_with_gaps(heap):
+    """The host's values can be assigned to them."""
+    array, whole = heap.full((3, 4), 2, np.int16), heap.zeros(3, np.int16)
+    for copy_to in (lambda: array[:, 1].copy_to_device(np.arange(3, dtype=np.int16)), lambda: whole.copy_to_device(array[:, 1])):
+        with pytest.raises(ValueError, match=r"^copy_to_device: an array of shape \(3,\) and strides \(8,\) is not contiguous; assign"):
+            copy_to()
+    array[:, 1][:] = np.arange(3, dtype=np.int16)
+    assert array.copy_to_host().tolist() == [[2, i, 2, 2] for i in range(3)]
+
+
+def test_gets_into_arrays_that_another_library_protects(heap):
+    array = heap.zeros(4)
+    interface = array.__cuda_array_interface__
+    protected = SimpleNamespace(__cuda_array_interface__=interface | {"data": (interface["data"][0], True)})
+    for get in (lambda: pgas.get(protected, array, 0), lambda: pgas.iget(protected, array, 1, 1, 0)):
+        with pytest.raises(ValueError, match=r"^pgas\.i?get: dest must be writable, but is read-only$"):
+            get()
+    pgas.put(array, protected, pgas.my_pe())
+    pgas.barrier_all()
+
+
 @pytest.mark.skipif(not pgas.SIMULATOR, reason="a GPU's arrays take integers and slices only")
 def test_subscripts_that_copy(heap):
     """The copy is a plain NumPy array, not a symmetric one. In kernels, too."""
@@ -200,8 +221,10 @@ def test_a_with_block_frees(heap):
     for array in (outer, inner):
         with pytest.raises(pgas.HeapError, match="use after free"):
             array.copy_to_host()
-    with pytest.raises(ValueError, match="array is a view of the float64 array of shape"), heap.zeros(3)[1:]:
-        pass
+    array, entered = heap.zeros(3), []
+    with pytest.raises(ValueError, match="array is a view of the float64 array of shape"), array[1:]:
+        entered.append(1)
+    assert not entered
 
 
 def test_a_with_block_that_an_exception_leaves(heap):

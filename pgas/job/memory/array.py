@@ -148,7 +148,9 @@ class _OnHeap(_DeviceArray):
 
     # The docstring is that of SymmetricArray, whose two classes below, for the simulator and for GPUs, make views differently.
 
-    _free: ClassVar[Callable[[Any], None]]  #: pgas.free; set by host.py, which this module cannot import
+    # Set by host.py, which this module cannot import.
+    _free: ClassVar[Callable[[Any], None]]  #: pgas.free
+    _check_free: ClassVar[Callable[[Any], None]]  #: raises the errors of pgas.free
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(
@@ -167,6 +169,7 @@ class _OnHeap(_DeviceArray):
     __str__ = __repr__
 
     def __enter__(self) -> Self:
+        self._check_free()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: types.TracebackType | None) -> None:
@@ -174,6 +177,16 @@ class _OnHeap(_DeviceArray):
         block = block_of(self)
         if kind is None and block is not None and not block.freed:
             self._free()
+
+
+def _check_whole(*arrays: Any) -> None:
+    """Check the operands of copy_to_device(), because Numba's message suggests a function that does not take device arrays."""
+    for array in arrays:
+        if isinstance(array, _DeviceArray) and array.size and not (array.is_c_contiguous() or array.is_f_contiguous()):
+            raise ValueError(
+                f"copy_to_device: an array of shape {tuple(array.shape)} and strides {tuple(array.strides)} is not contiguous; assign "
+                "instead: array[:] = values"
+            )
 
 
 def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -269,6 +282,11 @@ if SIMULATOR:
             if not isinstance(item, np.ndarray) or (item.size and not np.may_share_memory(item, ary)):
                 return item
             return self._view(item)
+
+        def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
+            """Copy from an array of the same shape and dtype, on the host or a GPU."""
+            _check_whole(self, ary)
+            super().copy_to_device(ary, stream)
 
         def reshape(self, *shape: Any, order: str = "C") -> "SymmetricArray":
             """Return a view with another shape; a TypeError if that needs a copy."""
@@ -417,6 +435,7 @@ else:
 
         def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
             """Copy from an array of the same shape and dtype, on the host or a GPU."""
+            _check_whole(self, ary)
             mine, theirs = _bits(self, ary)
             if theirs.size == 0:  # Numba returns before its checks
                 if mine.dtype != theirs.dtype:
