@@ -136,6 +136,7 @@ class ConfiguredKernel:
         """Launch the kernel. Returns while it runs (in the simulator, after it has run).
 
         Raises:
+            TypeError: if an argument is missing, or there is one more than the kernel takes.
             PgasError: if pgas.init() has not run, or pgas.finalize() has, or an argument is a team that was destroyed.
             HeapError: if an argument was freed.
             ValueError: if no block of this size fits on an SM, because its threads take too many registers or exceed launch_bounds.
@@ -145,6 +146,7 @@ class ConfiguredKernel:
                 f"{self._kernel.__name__}: the arguments of a kernel have no names in a launch; give {next(iter(names))} by its position"
             )
         job = runtime.current()
+        _check_arguments(self._kernel, args)
         job.teams.check(teams.handles(args))
         job.launching(*self._described)
         self._launch(*args)
@@ -176,6 +178,7 @@ class BoundLaunch:
         place: tuple[int, ...] = (),
     ) -> None:
         _check_integers("", configuration)
+        _check_arguments(kernel, args)
         self._described = _described(kernel, configuration)
         self._teams, self.varies = teams.handles(args), bool(place)
         runtime.current().teams.check(self._teams)
@@ -294,6 +297,20 @@ def _adopted(dispatcher: Any) -> Kernel:
     functools.update_wrapper(kernel, backend.function_of(dispatcher))
     kernel.dispatcher, kernel._configured = dispatcher, {}
     return kernel
+
+
+def _check_arguments(kernel: Kernel, args: tuple[Any, ...]) -> None:
+    """Check the number of a kernel's arguments, for one message at every launch and bind(), with GPUs and in the simulator."""
+    function: Any = kernel.py_func
+    code = function.__code__
+    least = code.co_argcount - len(function.__defaults__ or ())
+    if least <= len(args) <= code.co_argcount or (code.co_flags & inspect.CO_VARARGS and least <= len(args)):
+        return
+    needed = f"{least}" if least == code.co_argcount else f"{least} to {code.co_argcount}"
+    raise TypeError(
+        f"{kernel.__name__}: the kernel takes {needed} argument{'s' * (code.co_argcount != 1)} "
+        f"({', '.join(code.co_varnames[: code.co_argcount]) or 'none'}), not {len(args)}"
+    )
 
 
 def _check_integers(where: str, configuration: tuple[Any, ...]) -> None:

@@ -99,7 +99,7 @@ _KINDS = (
     Remedy("kernel",
         (r"@?pgas\.jit\b|pgas\.launch|launch configuration|cuda\.(jit|grid)|numba\.cuda has no|module 'numba\.cuda'|forall",
          r"inside a kernel|a kernel that calls|kernels? (cannot|is compiled)|device function|a function of the host",
-         r"arguments of a kernel|blocks? of|a grid|the grid|shared memory|is compiled for blocks|^unsupported type: ",
+         r"arguments of a kernel|the kernel takes|blocks? of|a grid|the grid|shared memory|is compiled for blocks|^unsupported type: ",
          r"the simulator|weak memory|memory model|the observer|order checker",
          r"on GPUs symmetric arrays|host array cannot be bound|Numba's cache|free variables|stub and typing function",
          r"^tid=\[\d+, \d+, \d+\] ctaid=", r"an integer or up to three|larger than .* which CUDA allows|lane \d+ called|atomics are on",
