@@ -134,7 +134,7 @@ TABLE = {
     "no shared memory": Refusal("give_smem of an array that is too small or not in shared memory", _RUN,
                                 "{who}: array must be at least {wanted} bytes of shared memory, not {found} bytes at {target}", kind=25),
     "not given": Refusal("an smem that give_smem has not prepared", _CHECKED,
-                         "{who}: smem, {target}, is not prepared; call give_smem first", kind=26),
+                         "{who}: smem, {target}, is not prepared; call give_smem first", ("p2p",), kind=26),
     "misfit": Refusal("operands of a collective that are too short", _RUN,
                       "{who}: {operand} has {found} elements, {wanted} are needed for a team of {size}", kind=14, pe="size"),
     "negative part": Refusal("alltoallv with a negative count or displacement", _RUN,

@@ -2,8 +2,8 @@
 
 ``put put_nbi get get_nbi iput iget put_signal put_signal_nbi``, ``p g``, every atomic, ``signal_fetch signal_op signal_wait_until``, every
 ``wait_until`` and ``test``, ``set_lock test_lock clear_lock``, ``fence flush quiet quiet_pe barrier_all sync_all`` take the same arguments
-on the host as in a kernel, except qp. An invalid argument, or a value that an element cannot hold, raises a ValueError or TypeError at the
-call. The status, indices, and values of a wait for several elements must be arrays in GPU memory.
+on the host as in a kernel, except qp and smem. An invalid argument, or a value that an element cannot hold, raises a ValueError or
+TypeError at the call. The status, indices, and values of a wait for several elements must be arrays in GPU memory.
 
 With ``stream=`` (of Numba, cuda.core, CuPy, or PyTorch; 0 for the default stream), a call returns immediately and is executed in stream
 order; a graph may capture it. Completion is the same as in a kernel. After a put, later work in the stream may reuse the source; the data

@@ -341,8 +341,8 @@ def host() -> str:
 
 
 def _host_signature(name: str) -> str:
-    """Return the signature of a device function on the host: without qp."""
-    parameters = [p for p in inspect.signature(getattr(pgas, name)).parameters.values() if p.name != "qp"]
+    """Return the signature of a device function on the host: without qp and smem."""
+    parameters = [p for p in inspect.signature(getattr(pgas, name)).parameters.values() if p.name not in ("qp", "smem")]
     bare = [p.replace(annotation=p.empty) for p in parameters]
     return f"pgas.{name}{inspect.Signature(bare)}"
 
