@@ -27,19 +27,22 @@ class _Missing(MetaPathFinder):
     """Says what to use instead of a module that pgas lacks."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> None:
-        """Raise ModuleNotFoundError for a module of nvshmem4py."""
-        if name.startswith("nvshmem."):
+        """Raise ModuleNotFoundError for a module of nvshmem4py that is imported; importlib.util.find_spec() returns None."""
+        if name.startswith("nvshmem.") and sys._getframe(2).f_globals.get("__name__") != "importlib.util":
             told = "pgas lacks this module of nvshmem4py; use nvshmem.core on the host, and nvshmem.core.device.numba in kernels"
             raise ModuleNotFoundError(f"{name}: {told}", name=name)
 
 
 def install() -> None:
     """Let ``import nvshmem`` find pgas.nvshmem; in the simulator, also let ``cuda.core`` and ``cupy`` find what replaces them."""
+    if sys.modules.get("nvshmem") is nvshmem:
+        return
     here = {name.removeprefix("pgas."): module for name, module in sys.modules.items() if f"{name}.".startswith("pgas.nvshmem.")}
-    sys.modules.update(here | {f"nvshmem.{name}": module for name, module in _ELSEWHERE.items()})
+    sys.modules.update(here)
     for name, module in _ELSEWHERE.items():
-        vars(module).setdefault("__path__", [])  # So that importing a module below it asks _Missing.
-        setattr(sys.modules[f"nvshmem.{name}".rpartition(".")[0]], name.rpartition(".")[2], module)
+        names = getattr(module, "__all__", [each for each in vars(module) if not each.startswith("_")])
+        alias = cuda_core.stand_in(f"nvshmem.{name}", module, __all__=names)
+        setattr(sys.modules[f"nvshmem.{name}".rpartition(".")[0]], name.rpartition(".")[2], alias)
     sys.meta_path.append(_Missing())
     if memory.NvshmemResource is cuda_core.MemoryResource:  # in the simulator
         from pgas.nvshmem.core.simulated import SimulatedArray

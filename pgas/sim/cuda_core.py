@@ -5,6 +5,7 @@
 
 import importlib
 import sys
+from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -72,11 +73,12 @@ class _Device:
 _SYSTEM = SimpleNamespace(get_num_devices=lambda: 1, num_devices=1)
 
 
-def stand_in(name: str, real: Any, **members: Any) -> None:
-    """Let ``import name`` find a module with these members, and all others of a real module."""
-    module = ModuleType(name)
-    vars(module).update(members, __getattr__=lambda missing: getattr(real, missing), __path__=[])
-    sys.modules[name] = module
+def stand_in(name: str, real: Any, **members: Any) -> ModuleType:
+    """Let ``import name`` find a module with these members, and all others of a real module. Modules below it are not found."""
+    module = sys.modules[name] = ModuleType(name)
+    spec = ModuleSpec(name, None, is_package=True)
+    vars(module).update(members, __getattr__=lambda missing: getattr(real, missing), __path__=[], __spec__=spec)
+    return module
 
 
 def install() -> None:

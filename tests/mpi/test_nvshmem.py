@@ -1,6 +1,7 @@
 """nvshmem4py's names (pgas.nvshmem) on two or more PEs: device functions, host functions, teams, and what differs from those of pgas."""
 
 import importlib.util
+import re
 
 import numpy as np
 import pytest
@@ -215,7 +216,7 @@ def test_memory_of_a_peer(ring):
         core.free_array(peer)
         assert core.get_peer_buffer(core.array_get_buffer(a)[0], right).size == 8
     elif not mapped:
-        with pytest.raises(core.NvshmemError, match=f"the memory of PE {right} is not mapped here"):
+        with pytest.raises(core.NvshmemError, match=f"nvshmem.core.get_peer_array: the memory of PE {right} is not mapped here"):
             core.get_peer_array(a, right)
         if pgas.SIMULATOR:
             with pytest.raises(IndexError, match="the array is at address 0, because the memory of its PE is not mapped here"):
@@ -302,6 +303,15 @@ def test_teams(ring):
     assert (first is None) == (me != n - 1)
     row, column = core.team_split_2d(Teams.TEAM_WORLD, n, config, 0, config, 0, new_team_name="GRID")
     assert (core.team_n_pes(Teams.GRID_X), core.team_n_pes(column), row) == (n, 1, Teams.GRID_X)
+    for make in (  # They are refused before a team is made, which would be left at the end of the job.
+        lambda: core.team_split_strided(both, 0, 1, n, new_team_name="BACKWARDS"),
+        lambda: core.team_split_2d(both, n, new_team_name="GRID"),
+        lambda: core.team_init(config, 0, n, me, new_team_name="BACKWARDS"),
+    ):
+        made = len(runtime.current().teams.records)
+        with pytest.raises(ValueError, match=r"^nvshmem\.core\.Teams: there is a member \w+ already; choose another name$"):
+            make()
+        assert len(runtime.current().teams.records) == made
     with pytest.raises(ValueError, match="this PE has no team 77; its teams are"):
         core.team_n_pes(77)
     with pytest.raises(ValueError, match=f"src_pe must be 0 to {n - 1}, not {n}"):
@@ -314,6 +324,23 @@ def test_teams(ring):
     assert Teams.keys() == {"TEAM_INVALID", "TEAM_WORLD", "TEAM_SHARED", "TEAM_NODE", "TEAM_SAME_MYPE_NODE"}
     with pytest.raises(KeyError):
         core.team_destroy("BACKWARDS")
+
+
+def test_wrong_arguments(ring):
+    """The error names the function of nvshmem.core."""
+    sig = core.array(1, "uint64")
+    for call, text in (
+        (lambda: core.signal_wait(sig, 1, "eq"), "signal_wait: signal_op must be one of ComparisonType.CMP_EQ, "),
+        (
+            lambda: core.signal_op(sig, 1, "add", 0),
+            "signal_op: signal_op must be one of SignalOp.SIGNAL_SET, SignalOp.SIGNAL_ADD, not 'add'",
+        ),
+        (lambda: core.put_signal(sig, sig, sig, 1, 7, 0), "put_signal: signal_op must be one of SignalOp.SIGNAL_SET, "),
+        (lambda: core.get_peer_array(sig, 99), f"get_peer_array: the PE must be an integer from 0 to {pgas.n_pes() - 1}, not 99"),
+    ):
+        with pytest.raises(ValueError, match="^" + re.escape(f"nvshmem.core.{text}")):
+            call()
+    core.free_array(sig)
 
 
 def test_memory(ring):

@@ -102,6 +102,8 @@ def test_wrong_calls(call, message):
 #: A program without MPI, whose PEs a launcher of pgas started.
 UNCHANGED = """
 import sys
+import pgas.nvshmem.__main__
+from importlib.util import find_spec
 import cuda.core
 import cupy
 import nvshmem, nvshmem.core, nvshmem.bindings
@@ -137,6 +139,11 @@ except ModuleNotFoundError as error:
     assert str(error).startswith("nvshmem.bindings.device: pgas lacks this module of nvshmem4py; use "), error
 else:
     raise AssertionError
+found = [find_spec(name) is not None for name in ("cupy", "nvshmem.core.amo", "nvshmem.core.amo.setup", "nvshmem.core.x", "nvshmem.x")]
+assert found == [True, True, False, False, False], found
+finders = list(sys.meta_path)
+pgas.nvshmem.__main__.install()
+assert sys.meta_path == finders
 assert not device.properties.multicast_supported and nvshmem.__version__ == "0.4.1"
 print(f"PE {nvshmem.core.my_pe()} of {nvshmem.core.n_pes()} got {dst[0]}", flush=True)
 for each in (src, dst, wide):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pgas import api
+from pgas.base.parameters import is_integer
 from pgas.job.memory.array import dtype_of, shape_of
 
 if api.SIMULATOR:
@@ -115,10 +116,12 @@ def _tensor(memory: Any, shape: Any, dtype: Any, morder: str = "C") -> Any:
     return flat.view(shape) if morder == "C" else flat.view(*shape[::-1]).permute(*reversed(range(len(shape))))
 
 
-def _peer(operand: Any, pe: Any) -> Any:
+def _peer(function: str, operand: Any, pe: Any) -> Any:
+    if not is_integer(pe) or not 0 <= pe < api.n_pes():
+        raise ValueError(f"nvshmem.core.{function}: the PE must be an integer from 0 to {api.n_pes() - 1}, not {pe!r}")
     memory = api.ptr(whole(operand), pe)
     if memory is None:
-        raise api.PgasError(f"nvshmem.core: the memory of PE {pe} is not mapped here (python -m pgas info tells why)")
+        raise api.PgasError(f"nvshmem.core.{function}: the memory of PE {pe} is not mapped here (python -m pgas info tells why)")
     _of_peers.add(_address(memory))
     return memory
 
@@ -151,17 +154,17 @@ def bytetensor(shape: Any, dtype: Any = None, release: bool = False, morder: str
 
 def get_peer_buffer(buffer: Any, pe: int) -> Any:
     """Return PE pe's memory as a buffer. Raises NvshmemError if it is not mapped here."""
-    return _buffer(_peer(buffer, pe))
+    return _buffer(_peer("get_peer_buffer", buffer, pe))
 
 
 def get_peer_array(array: Any, peer_pe: int | None = None) -> Any:
     """Return PE peer_pe's memory as an array. Raises NvshmemError if it is not mapped here."""
-    return _array(_peer(array, peer_pe), tuple(array.shape), array.dtype)
+    return _array(_peer("get_peer_array", array, peer_pe), tuple(array.shape), array.dtype)
 
 
 def get_peer_tensor(tensor: Any, peer_pe: int | None = None) -> Any:
     """Return PE peer_pe's memory as a tensor. Raises NvshmemError if it is not mapped here."""
-    return _tensor(_peer(tensor, peer_pe), tuple(tensor.shape), tensor.dtype)
+    return _tensor(_peer("get_peer_tensor", tensor, peer_pe), tuple(tensor.shape), tensor.dtype)
 
 
 def array_get_buffer(array: Any) -> tuple[Any, int, str]:

@@ -1,11 +1,13 @@
 """Operations of the host: copies, signals, atomics, collectives (nvshmem4py's rma, amo, and collective)."""
 
 import time
+from enum import IntEnum
 from typing import Any
 
 from pgas import api
 from pgas.nvshmem.core.device.numba import OPERATIONS
 from pgas.nvshmem.core.memory import typed, whole
+from pgas.nvshmem.core.setup import ComparisonType, SignalOp
 from pgas.nvshmem.core.teams import team_n_pes
 
 __all__ = [
@@ -22,13 +24,22 @@ def _pair(dst: Any, src: Any) -> tuple[Any, Any]:
     return dest[: source.size], source[: dest.size]
 
 
+def _code(function: str, codes: type[IntEnum], signal_op: Any) -> int:
+    """Return the number of a signal operation or comparison."""
+    try:
+        return int(codes(signal_op))
+    except ValueError:
+        allowed = ", ".join(f"{codes.__name__}.{name}" for name in codes.__members__)
+        raise ValueError(f"nvshmem.core.{function}: signal_op must be one of {allowed}, not {signal_op!r}") from None
+
+
 def _copy(move: Any) -> Any:
     return lambda dst, src, remote_pe=-1, stream=None: move(*_pair(dst, src), remote_pe, stream=stream)
 
 
 def _copy_and_signal(move: Any) -> Any:
     return lambda dst, src, signal_var, signal_val, signal_op, remote_pe=-1, stream=None: move(
-        *_pair(dst, src), typed(signal_var, "uint64"), 0, signal_val, int(signal_op), remote_pe, stream=stream
+        *_pair(dst, src), typed(signal_var, "uint64"), 0, signal_val, _code(move.__name__, SignalOp, signal_op), remote_pe, stream=stream
     )
 
 
@@ -38,12 +49,12 @@ put_signal, put_signal_nbi = _copy_and_signal(api.put_signal), _copy_and_signal(
 
 def signal_op(signal_var: Any, signal_val: int, signal_op: int, remote_pe: int = -1, stream: Any = None) -> None:
     """Set or add to a signal on PE remote_pe."""
-    api.signal_op(typed(signal_var, "uint64"), 0, signal_val, int(signal_op), remote_pe, stream=stream)
+    api.signal_op(typed(signal_var, "uint64"), 0, signal_val, _code("signal_op", SignalOp, signal_op), remote_pe, stream=stream)
 
 
 def signal_wait(signal_var: Any, signal_val: int, signal_op: int, stream: Any = None) -> None:
     """Wait until this PE's signal satisfies the comparison signal_op; with a stream, only its later work waits."""
-    api.wait_until(typed(signal_var, "uint64"), 0, int(signal_op), signal_val, stream=stream)
+    api.wait_until(typed(signal_var, "uint64"), 0, _code("signal_wait", ComparisonType, signal_op), signal_val, stream=stream)
 
 
 def signal_fetch(signal_var: Any) -> int:

@@ -22,9 +22,13 @@ class MutableEnum(dict[str, Any]):
             raise AttributeError(f"nvshmem.core.Teams has no member {name}; its members are {', '.join(self)}") from None
 
     def add(self, key: str, value: Any) -> None:
-        if key in self:
-            raise ValueError(f"nvshmem.core.Teams: there is a member {key} already")
+        self.check_new(key)
         self[key] = value
+
+    def check_new(self, *keys: str | None) -> None:
+        """Check that there are no members with these names. Before a collective call, because a team that has been made would be left."""
+        if known := [key for key in keys if key in self]:
+            raise ValueError(f"nvshmem.core.Teams: there is a member {known[0]} already; choose another name")
 
     def remove(self, key: str) -> None:
         del self[key]
@@ -105,6 +109,7 @@ def team_split_strided(
     parent_team: int, start: int, stride: int, size: int, config: Any = None, config_mask: int = 0, new_team_name: str | None = None
 ) -> int | None:
     """Make a team of members of a parent. Returns None on a PE that is not a member. Collective over the parent."""
+    Teams.check_new(new_team_name)
     return _added(api.team_split_strided(_team("team_split_strided", parent_team), start, stride, size), new_team_name)
 
 
@@ -112,8 +117,9 @@ def team_split_2d(
     parent_team: int, xrange: int, x_config: Any = None, x_mask: int = 0, y_config: Any = None, y_mask: int = 0, new_team_name: str = ""
 ) -> tuple[int | None, int | None]:
     """Arrange the parent's members in rows of xrange, and make a team of each row and column. Collective over the parent."""
-    row, column = api.team_split_2d(_team("team_split_2d", parent_team), xrange)
     names = (f"{new_team_name}_X", f"{new_team_name}_Y") if new_team_name else ("", "")
+    Teams.check_new(*names)
+    row, column = api.team_split_2d(_team("team_split_2d", parent_team), xrange)
     return _added(row, names[0], "TEAM_X_"), _added(column, names[1], "TEAM_Y_")
 
 
@@ -121,6 +127,7 @@ def team_init(team_config: Any, config_mask: int, npes: int, pe_idx_in_team: int
     """Make a team of the PEs with the same uniqueid, in the order of pe_idx_in_team. Collective over all PEs of the job."""
     if config_mask < 0:
         raise ValueError(f"nvshmem.core.team_init: config_mask must be 0 or more, not {config_mask}")
+    Teams.check_new(new_team_name)
     given = api.allgather_object((int(team_config.uniqueid), int(pe_idx_in_team)))
     members = sorted((index, pe) for pe, (uniqueid, index) in enumerate(given) if uniqueid == int(team_config.uniqueid))
     if (found := [index for index, _ in members]) != list(range(npes)):
