@@ -3,6 +3,7 @@
 ``python -m pgas.run --as-nvshmem`` runs it on each PE.
 """
 
+import errno
 import importlib.util
 import os
 import runpy
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pgas import nvshmem
+from pgas.base.waits import say
 from pgas.nvshmem.core import memory, setup
 from pgas.sim import cuda_core
 
@@ -57,6 +59,9 @@ def main() -> None:
     install()
     module = sys.argv[1] == "-m"
     sys.argv = sys.argv[2 if module else 1 :]
+    if not module and not os.path.exists(sys.argv[0]):
+        say(f"{sys.argv[0]}: {os.strerror(errno.ENOENT)}")
+        sys.exit(2)  # As for Python itself.
     if module:
         sys.path.insert(0, os.getcwd())  # Like python -m of the program itself; a command of pgas leaves it out.
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -152,6 +152,12 @@ finalize()
 """
 
 
+def test_a_program_that_does_not_exist(tmp_path):
+    command = [sys.executable, "-m", "pgas.run", "--as-nvshmem", "no.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (2, "pgas: no.py: No such file or directory\n")
+
+
 @pytest.mark.parametrize("module", [False, True], ids=["file", "module"])
 def test_a_program_started_by_pgas_run(tmp_path, module, monkeypatch):
     (tmp_path / "theirs.py").write_text(UNCHANGED, encoding="utf-8")
