@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None, name: str = "python -m pgas.che
         Path(asked.json).write_text(order.findings.json())
     if asked.replay is not None:
         print(_replayed(asked, order), flush=True)
-    return 3 if order.findings.all else status
+    return 3 if order.findings.certain else status
 
 
 def _run(asked: argparse.Namespace, folder: Path, **options: int) -> int:

@@ -73,7 +73,7 @@ def _put(*, nbi: bool, signal: bool = False) -> Callable[[WatchedCall], None]:
         given = call.given
         source, nbytes = call.span("source", given.get("nelems"))
         dest, _ = call.span("dest")
-        pe, small = int(given["pe"]), not signal and nbytes <= 8
+        pe, small = int(given["pe"]), not signal and 0 < nbytes <= 8
         where = address_on(dest, pe)
         if small:
             call.tell(log.UPDATE, pe, where, nbytes, PLAIN, None, False, 0, call.width if nbi else 0)

@@ -67,7 +67,7 @@ SHARED, PRIVATE = 1 << 62, 1 << 61
 _BATCH = 4096
 
 #: Interval in which events are written, in seconds.
-_PAUSE_S = 0.5
+_PAUSE_S = 0.1
 
 _COUNTER = "counter"
 

@@ -134,17 +134,19 @@ class Shadow:
         thread, remote = new.epoch.thread, new.remote
         writes = new.kind in _WRITES
         for page, lo, hi in self._cells(addr, nbytes):
-            self._check(page.writes, lo, hi, new, state, remote, addr)
+            self._check(page.writes, lo, hi, new, state, remote, addr, page.shift)
             if not writes:
                 _update(page.reads, lo, hi, lambda old: _with(old, new, state, thread, remote))
+                addr += hi - lo << page.shift
                 continue
-            self._check(page.reads, lo, hi, new, state, remote, addr)
+            self._check(page.reads, lo, hi, new, state, remote, addr, page.shift)
             if new.atom:
                 _update(page.writes, lo, hi, lambda old: _with(old, new, state, thread, remote))
                 _update(page.reads, lo, hi, lambda old: _atomic_reads(old, state, thread, remote))
             else:
                 page.writes[lo:hi] = [new] * (hi - lo)
                 page.reads[lo:hi] = [None] * (hi - lo)
+            addr += hi - lo << page.shift
 
     def read(self, new: MemoryAccess, state: Knowledge, addr: int, nbytes: int, settled: Settled) -> None:
         """Check and note a load, faster than access() for an element in cells of 4 bytes. settled: of the thread in this state."""
@@ -207,24 +209,31 @@ class Shadow:
             yield page, addr - base >> page.shift, last - base >> page.shift
             addr = last
 
-    def _check(self, cells: list[Entry], lo: int, hi: int, new: MemoryAccess, state: Knowledge, remote: int, addr: int) -> None:
-        """Tell of the accesses in cells that are not ordered before a new one."""
-        for entry in (cells[lo],) if hi - lo == 1 else set(cells[lo:hi]):
+    def _check(
+        self, cells: list[Entry], lo: int, hi: int, new: MemoryAccess, state: Knowledge, remote: int, addr: int, shift: int
+    ) -> None:  # fmt: skip
+        """Tell of the accesses in cells that are not ordered before a new one. addr: address of the first cell."""
+        for entry in (cells[lo],) if hi - lo == 1 else dict.fromkeys(cells[lo:hi]):
             if entry is not None and entry is not new:
-                self._tell(entry, new, state, remote, addr)
+                for old in _unordered(entry, new, state, remote):
+                    self._race(old, new, addr + (cells.index(entry, lo, hi) - lo << shift), state)
 
     def _tell(self, entry: Entry, new: MemoryAccess, state: Knowledge, remote: int, addr: int) -> bool:
         """Tell of the accesses of a cell that are not ordered before a new one; return whether all are."""
-        ordered, thread = True, new.epoch.thread
-        for old in _members(entry):
-            if not old.ordered_before(state, thread, remote) and old.conflicts(new):
-                self._race(old, new, addr, state)
-                ordered = False
-        return ordered
+        racing = _unordered(entry, new, state, remote)
+        for old in racing:
+            self._race(old, new, addr, state)
+        return not racing
 
 
 def _members(entry: Entry) -> tuple[MemoryAccess, ...]:
     return () if entry is None else entry if type(entry) is tuple else (entry,)  # type: ignore[return-value]
+
+
+def _unordered(entry: Entry, new: MemoryAccess, state: Knowledge, remote: int) -> list[MemoryAccess]:
+    """Return the accesses of a cell that race with a new one."""
+    thread = new.epoch.thread
+    return [old for old in _members(entry) if not old.ordered_before(state, thread, remote) and old.conflicts(new)]
 
 
 def _atomic_reads(entry: Entry, state: Knowledge, thread: int, remote: int) -> Entry:

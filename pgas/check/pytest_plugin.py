@@ -34,6 +34,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     recorder = verdict.install()
     try:
         result = yield
+    except (Exception, pytest.fail.Exception) as error:
+        if item.get_closest_marker("pgas_unordered") is not None:
+            verdict.abstain(recorder)
+        elif text := verdict.of_failure(recorder):
+            error.add_note(text)
+        raise
     except BaseException:
         verdict.abstain(recorder)
         raise

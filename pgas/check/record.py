@@ -262,9 +262,11 @@ def _source(code: CodeType, at: int) -> tuple[int, int, str, str]:
     line, last, left, right = list(code.co_positions())[at // 2]
     line = line or code.co_firstlineno
     text = linecache.getline(code.co_filename, line)
-    if left is None or right is None or line != last:
+    if left is None or right is None or last is None:
         return line, left or 0, code.co_qualname, text.strip()
-    return line, left, code.co_qualname, text.encode()[left:right].decode()
+    lines = [linecache.getline(code.co_filename, n).encode() for n in range(line, last + 1)]
+    lines[-1], lines[0] = lines[-1][:right], lines[0][: right if last == line else None][left:]
+    return line, left, code.co_qualname, " ".join(part.decode().strip() for part in lines)
 
 
 def install(folder: str | os.PathLike[str] | None, make: Callable[[Path | None], Recorder] = Recorder) -> Recorder:
@@ -279,6 +281,13 @@ def install(folder: str | os.PathLike[str] | None, make: Callable[[Path | None],
     for name in ("put_nbi", "get_nbi", "put_signal_nbi"):
         HOST_FORMS[name] = _non_blocking(recorder, HOST_FORMS[name])
     atexit.register(lambda: recorder.log.close())
+    show = sys.excepthook
+
+    def on_exception(*exception: Any) -> None:
+        recorder.log.flush()  # The process ends without functions of atexit if the exception ends the job.
+        show(*exception)
+
+    sys.excepthook = on_exception
     return recorder
 
 

@@ -6,14 +6,15 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from pgas.check.clocks import OF_BLOCK, OF_WARP, Epoch
-from pgas.check.memory import GOT, REMOTE, SOURCE, WRITE, MemoryAccess
+from pgas.check.clocks import OF_BLOCK, OF_WARP, Clock, Epoch
+from pgas.check.memory import GOT, REMOTE, SOURCE, WRITE, MemoryAccess, gets_from
 from pgas.check.state import Knowledge
 from pgas.kernels.codes import SIGNS
 from pgas.sim.scheduler import WARP_SIZE
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from pgas.check.words import WordUpdate
 
 _MOST_UPDATES = 4
+
+_TOLD_BY_BLOCK = (
+    "another thread of the block tells it; the threads of the block do not meet before that (if both are of one warp, syncwarp suffices)"
+)
 
 _NOTHING = "no wait, signal, or barrier orders them"
 
@@ -39,6 +44,11 @@ class SourceLine:
     def __str__(self) -> str:
         here = os.path.relpath(self.file)
         return f"{self.file if here.startswith('..') else here}:{self.line}"
+
+    @property
+    def shown(self) -> str:
+        """The line and its expression, if its source is known."""
+        return f"{self}: {self.text}" if self.text else str(self)
 
 
 class Lines(Protocol):
@@ -84,14 +94,17 @@ def _assigned(site: SourceLine) -> str:
     """Return the name to which the program assigns the expression at a site, "" if there is none."""
     tree = _tree(site.file)
     for node in ast.walk(tree) if tree is not None else ():
+        pairs: list[tuple[ast.expr | None, ast.expr]] = []
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, value = node.targets[0], node.value
             pairs = [(target, value)]
             if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
                 pairs = list(zip(target.elts, value.elts, strict=False))
-            for left, right in pairs:
-                if isinstance(left, ast.Name) and (right.lineno, right.col_offset) == (site.line, site.column):
-                    return left.id
+        elif isinstance(node, ast.With):
+            pairs = [(item.optional_vars, item.context_expr) for item in node.items]
+        for left, right in pairs:
+            if isinstance(left, ast.Name) and (right.lineno, right.col_offset) == (site.line, site.column):
+                return left.id
     return ""
 
 
@@ -114,11 +127,13 @@ class Mistake:
     text: str
     count: int = 1
     accesses: tuple[MemoryAccess, MemoryAccess] | None = None
+    certain: bool = True  #: whether it is wrong in every run: a signal may be for a wait that this run did not need
 
     def plain(self) -> dict[str, Any]:
         """Return it for JSON."""
         sites = [{"file": s.file, "line": s.line, "function": s.function, "code": s.text} for s in (self.first, self.second)]
-        return {"first": sites[0], "second": sites[1], "missing": self.missing, "text": self.text, "count": self.count}
+        facts = {"missing": self.missing, "text": self.text, "count": self.count, "certain": self.certain}
+        return {"first": sites[0], "second": sites[1], **facts}
 
 
 @dataclass
@@ -184,7 +199,7 @@ class Mistakes:
         wanted = f"{self.element(addr)} to be {SIGNS[comparison]} {value}"
         made = sorted({f"{self.order.site(u.access)} {'adds' if u.adds else 'sets it to'} {u.value}" for u in updates})
         why = "; ".join(made[:_MOST_UPDATES]) or "nothing changes it"
-        text = f"  {site}: {site.text}: PE {pe} waits for {wanted}; it was {found}, and {why}"
+        text = f"  {site.shown}: PE {pe} waits for {wanted}; it was {found}, and {why}"
         self._mistakes.setdefault((site, "never"), Mistake(site, site, "a write that ends the wait", text))
 
     def mismatch(self, one: tuple[Any, ...], other: tuple[Any, ...], pe: int, site: SourceLine) -> None:
@@ -222,8 +237,13 @@ class Mistakes:
             found[key] = Mistake(one, two, missing, text, race.count, (race.first, race.second))
         for site, words in self._signals.items():
             if not words & self._awaited:
-                found[site] = Mistake(site, site, "wait", f"  {site}: {site.text}: nobody waits for this signal")
+                found[site] = Mistake(site, site, "wait", f"  {site.shown}: nobody waited for this signal", certain=False)
         return [*found.values(), *self._mistakes.values()]
+
+    @property
+    def certain(self) -> bool:
+        """Whether there is a mistake that is certain."""
+        return any(finding.certain for finding in self.all)
 
     def _described(self, access: MemoryAccess, site: SourceLine, element: str) -> str:
         e = access.epoch
@@ -234,7 +254,7 @@ class Mistakes:
         else:
             first = (e.thread & ~OF_WARP) - e.block
             who = f"block {self.order.index(e)}, {'warp of ' if e.thread & OF_WARP else ''}thread {first}"
-        return f"{site}: {site.text}: {element} {access.what} by PE {e.pe}, {who}"
+        return f"{site.shown}: {element} {access.what} by PE {e.pe}, {who}"
 
     def value(self, addr: int, nbytes: int, bits: int) -> str:
         """Return the value of an element."""
@@ -257,6 +277,11 @@ class Mistakes:
         a, b, state = race.first, race.second, race.state
         if race.pending is not None and a.ordered_before(state | race.pending, b.epoch.thread, b.remote):
             return "fence", "an atomic has returned what the writer released; a fence must follow before it is used"
+        if a.kind in (SOURCE, GOT):
+            complete = (state.sources, state.arrived.get(a.pe)) if a.kind == SOURCE else (state.gotten, state.arrived.get(gets_from(a.pe)))
+            if (parts := _of_others(a.epoch, *complete)) is not None:
+                what = "flush and quiet cover" if a.kind == SOURCE else "quiet covers"
+                return parts, f"{what} the parts of other threads only after a {parts} that follows"
         if a.kind == SOURCE:
             return "flush or quiet", "the source of a non-blocking operation may be reused after flush or quiet"
         if a.kind == GOT:
@@ -275,14 +300,14 @@ class Mistakes:
 
     def _incomplete(self, a: MemoryAccess, b: MemoryAccess, state: Knowledge) -> tuple[str, str]:
         """Return what is missing if an operation was issued before the other access, but need not have arrived."""
-        e, arrived = a.epoch, state.arrived.get(a.pe)
-        if e.thread & (OF_WARP | OF_BLOCK) and arrived is not None:
-            if quiet := [t for t, tick in arrived.threads.items() if e.block <= t < e.block + e.count and tick >= e.tick]:
-                warp = e.thread & ~OF_WARP
-                missing = "syncwarp" if e.thread & OF_WARP and all(warp <= t < warp + WARP_SIZE for t in quiet) else "syncthreads"
-                return missing, f"quiet covers the parts of other threads only after {missing} between the operation and quiet"
-        later = (u for u in self._sent.get(a.epoch.thread, ()) if u.access.epoch.tick >= a.epoch.tick and u.addr in self._awaited)
-        carrier = next((u for u in later if u.access is not a and _known(u, state)), None)
+        if (missing := _of_others(a.epoch, state.arrived.get(a.pe))) is not None:
+            return missing, f"quiet covers the parts of other threads only after {missing} between the operation and quiet"
+        for seen in self._seen.get(b.epoch.block, ()):
+            if seen.epoch.phase == b.epoch.phase and seen.epoch.thread != b.epoch.thread and not b.call:
+                if a.ordered_before(state | seen.told, b.epoch.thread, b.remote):
+                    line = self.order.site_of(b.epoch.pe, seen.site).line
+                    return "syncthreads", f"only the thread that waits in line {line} knows; the block does not meet after that"
+        carrier = self._carrier(a, state)
         if a.epoch.pe == b.epoch.pe and carrier is None:
             if b.remote >= 0:
                 return "fence", "operations of one PE on an element are ordered only by a fence between them"
@@ -294,12 +319,20 @@ class Mistakes:
             )
         line = self.order.site(carrier.access).line
         if carrier.access.pe != a.pe:
-            return "quiet", f"the signal of line {line} goes to another PE; a quiet must come before it"
-        if a.chain is not None and carrier.is_signal:
+            what = f"the signal of line {line}" if carrier.is_signal else f"line {line}"
+            return "quiet", f"{what} goes to another PE; a quiet must come before it"
+        if a.chain is not None and carrier.is_signal and "put" in a.what:
             return "fence", f"a later signal of line {line} may arrive first: a fence or credit between the two, or another word, is needed"
         if "put" in a.what and carrier.access.atom and carrier.is_signal:
             return "put_signal or fence", f"the signal of line {line} does not order it: use put_signal, or a fence between them"
         return "fence", f"line {line} does not order it; a fence must come before that"
+
+    def _carrier(self, a: MemoryAccess, state: Knowledge) -> "WordUpdate | None":
+        """Return the update after an operation that tells a thread of it: of the same thread if there is one, else of its PE."""
+        own = [u for u in self._sent.get(a.epoch.thread, ()) if u.access.epoch.tick >= a.epoch.tick]
+        of_pe = (u for updates in self._sent.values() for u in updates if u.access.epoch.pe == a.epoch.pe)
+        others = (u for u in of_pe if u.state.happened.covers(a.epoch))
+        return next((u for u in chain(own, others) if u.addr in self._awaited and u.access is not a and _known(u, state)), None)
 
     def _unknown(self, a: MemoryAccess, b: MemoryAccess, state: Knowledge) -> tuple[str, str]:
         """Return what is missing if nothing tells the second thread of the first access."""
@@ -323,7 +356,7 @@ class Mistakes:
                     line = self.order.site_of(other.epoch.pe, seen.site).line
                     return "syncthreads", f"only the thread that waits in line {line} knows; the block does not meet after that"
                 if _told_by_block(seen.told, one.epoch, other.epoch):
-                    return "syncthreads", "another thread of the block tells it; the threads of the block do not meet before that"
+                    return "syncthreads", _TOLD_BY_BLOCK
             for block, all_seen in self._seen.items():
                 if block != other.epoch.block and any(
                     s.epoch.lane == other.epoch.lane and s.epoch.launch == other.epoch.launch and s.told.happened.covers(one.epoch)
@@ -331,7 +364,7 @@ class Mistakes:
                 ):
                     return "grid barrier", "another block waits for it; the blocks do not meet after that"
         if not b.call and _told_by_block(state, a.epoch, b.epoch):
-            return "syncthreads", "another thread of the block tells it; the threads of the block do not meet before that"
+            return "syncthreads", _TOLD_BY_BLOCK
         if told_before is not None:
             return told_before
         if same_kernel:
@@ -345,13 +378,28 @@ class Mistakes:
         parts = []
         for finding in self.all:
             times = f" ({finding.count} times)" if finding.count > 1 else ""
-            what = "these two accesses are not ordered" if finding.accesses is not None else "a mistake"
+            what = "these two accesses are not ordered" if finding.accesses else "a mistake" if finding.certain else "perhaps a mistake"
             parts.append(f"pgas: {what}{times}; missing: {finding.missing}\n{finding.text}")
         return "\n".join(parts)
 
     def json(self) -> str:
         """Return the report as JSON."""
         return json.dumps([finding.plain() for finding in self.all], indent=1)
+
+
+def _of_others(operation: Epoch, *complete: Clock | None) -> str | None:
+    """Return the barrier after which a flush or quiet would have covered an operation of a warp or block: its threads have made one.
+
+    complete: what the thread that accesses knows to be complete.
+    """
+    e = operation
+    if not e.thread & (OF_WARP | OF_BLOCK):
+        return None
+    by = [t for clock in complete if clock for t, tick in clock.threads.items() if e.block <= t < e.block + e.count and tick >= e.tick]
+    if not by:
+        return None
+    warp = e.thread & ~OF_WARP
+    return "syncwarp" if e.thread & OF_WARP and all(warp <= t < warp + WARP_SIZE for t in by) else "syncthreads"
 
 
 def _known(update: "WordUpdate", state: Knowledge) -> bool:

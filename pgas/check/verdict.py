@@ -2,11 +2,14 @@
 
 import atexit
 import contextlib
+import functools
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pgas.base.errors import PgasError
 from pgas.base.waits import until
@@ -20,6 +23,9 @@ from pgas.job.bootstrap.processes import flush
 #: Time limit for the other PEs to end the same part, in seconds.
 _LIMIT_S = 600.0
 
+#: Seconds that a PE which has failed waits for others to end the same part: they may be waiting for this PE.
+_FAILED_S = 1.0
+
 _REPORT = "report"
 
 _recorder: Recorder | None = None
@@ -31,12 +37,33 @@ def install() -> Recorder:
     if _recorder is None:
         _recorder = recorder = record(None)
         atexit.register(lambda: _end(recorder))
+        show = sys.excepthook
+
+        def on_exception(*exception: Any) -> None:
+            show(*exception)
+            print(of_failure(recorder), end="", file=sys.stderr, flush=True)
+
+        sys.excepthook = on_exception
     return _recorder
 
 
 def report(recorder: Recorder) -> str:
     """End the logs of all PEs, and return the report on them, "" if there is none. All PEs must call this, or abstain()."""
     return "\n".join(filter(None, map(_report_on, _ended(recorder))))
+
+
+def of_failure(recorder: Recorder) -> str:
+    """End the logs, because this PE has failed. Return the report on what all PEs have done so far, with a first line that says so."""
+    texts = []
+    for part in _ended(recorder):
+        with contextlib.suppress(PgasError):
+            _wait(functools.partial(_all, part, "ended"), part, _FAILED_S)
+        texts.append(_judged(part))
+        if part.pe == 0:
+            _write(part.folder / _REPORT, texts[-1])
+        _leave(part)
+    text = "\n".join(filter(None, texts))
+    return f"pgas: until PE {part.pe} failed, the order checker found:\n{text}\n" if text else ""
 
 
 def abstain(recorder: Recorder) -> None:
@@ -70,9 +97,7 @@ def _report_on(part: LogPart) -> str:
         _wait(lambda: _all(part, "ended"), part)
         text = "the order checker failed on PE 0"
         try:
-            order = Order()
-            order.follow(merged(part.folder))
-            text = order.findings.text()
+            text = _judged(part)
         finally:
             _write(part.folder / _REPORT, text)
     _wait((part.folder / _REPORT).exists, part)
@@ -81,16 +106,23 @@ def _report_on(part: LogPart) -> str:
     return text
 
 
+def _judged(part: LogPart) -> str:
+    """Return the report on the logs of all PEs, "" if nothing in it is certain."""
+    order = Order()
+    order.follow(merged(part.folder))
+    return order.findings.text() if order.findings.certain else ""
+
+
 def _all(part: LogPart, what: str) -> bool:
     return all((part.folder / f"{pe}.{what}").exists() for pe in range(part.n_pes))
 
 
-def _wait(over: Callable[[], bool], part: LogPart) -> None:
-    limit = time.monotonic() + _LIMIT_S
+def _wait(over: Callable[[], bool], part: LogPart, seconds: float = _LIMIT_S) -> None:
+    limit = time.monotonic() + seconds
 
     def poll() -> None:
         if time.monotonic() > limit:
-            raise PgasError(f"PGAS_CHECK=order: PE {part.pe} has ended its log, and another PE has not within {_LIMIT_S:g} s")
+            raise PgasError(f"PGAS_CHECK=order: PE {part.pe} has ended its log, and another PE has not within {seconds:g} s")
 
     until(over, poll)
 

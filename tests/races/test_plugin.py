@@ -37,6 +37,10 @@ def test_fixture(careful, pgas_order):
 def test_without_fixture():
     message(False)
 
+def test_that_fails(pgas_order):
+    message(False)
+    assert False  # The report follows.
+
 @pytest.mark.pgas_unordered("on purpose")
 def test_marked(pgas_order):
     message(False)
@@ -46,8 +50,8 @@ def test_marked(pgas_order):
 @pytest.mark.parametrize(
     ("check", "failed"),
     [
-        ("", ["test_fixture[False]"]),
-        ("order", ["test_fixture[False]", "test_without_fixture"]),
+        ("", ["test_fixture[False]", "test_that_fails"]),
+        ("order", ["test_fixture[False]", "test_that_fails", "test_without_fixture"]),
     ],
 )
 def test_tests_fail_with_the_report(tmp_path, check, failed):
@@ -59,7 +63,7 @@ def test_tests_fail_with_the_report(tmp_path, check, failed):
         command, cwd=tmp_path, env={**os.environ, "PGAS_CHECK": check, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=60
     )
     assert sorted(re.findall(r"^_+ (\S+) _+$", done.stdout, re.MULTILINE)) == sorted(2 * failed), done.stdout + done.stderr
-    report = r"missing: fence\n +test_message.py:9: pgas.p\(data, 0, 7, 1\): data\[0\] of PE 1.*\n +test_message.py:15: data\[0\]"
+    report = r"missing: fence\n.* +test_message.py:9: pgas.p\(data, 0, 7, 1\): data\[0\] of PE 1.*\n.* +test_message.py:15: data\[0\]"
     assert len(re.findall(report, done.stdout)) == 2 * len(failed), done.stdout
     assert len(re.findall("these two accesses", done.stdout + done.stderr)) == 2 * len(failed)  # no others when Python ends
     assert not list(tmp_path.glob("pgas-order-*"))

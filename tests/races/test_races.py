@@ -195,6 +195,35 @@ def test_an_atomic_read_and_other_operations(tmp_path):
         assert len(re.findall(r"atomic_fetch\(word, 0, 1\).* is read", said)) == lines, said
 
 
+FAILS = """
+import numpy as np
+import pgas
+
+@pgas.jit
+def add(x):
+    pgas.p(x, pgas.my_pe(), 1, 0)
+
+with pgas.init():
+    x = pgas.zeros(2, np.int64)
+    add[1, 1](x)
+    pgas.synchronize()  # not barrier_all
+    x.copy_to_host()
+    pgas.broadcast_object(0)
+    assert pgas.my_pe() == 1
+"""
+
+
+@pytest.mark.parametrize("command", [["-m", "pgas.check", "-n", "2"], []], ids=["check", "mpirun"])
+def test_a_program_that_fails(tmp_path, command):
+    """The report on what it did until then is printed all the same."""
+    (tmp_path / "fails.py").write_text(FAILS)
+    words = [*([] if command else mpirun(2)), sys.executable, *command, tmp_path / "fails.py"]
+    done = subprocess.run(words, env={**os.environ, "PGAS_CHECK": "order"}, capture_output=True, text=True, timeout=60)
+    assert "AssertionError" in done.stderr, done.stderr
+    assert "these two accesses are not ordered; missing: quiet" in done.stdout + done.stderr, done.stdout + done.stderr
+    assert done.returncode == 3 if command else done.returncode != 0
+
+
 def test_under_mpirun():
     """Otherwise, each process would check a job of its own."""
     done = subprocess.run([*mpirun(2), sys.executable, "-m", "pgas.check", "prog.py"], capture_output=True, text=True, timeout=60)
