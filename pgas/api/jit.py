@@ -7,10 +7,11 @@ import functools
 import hashlib
 import inspect
 import math
+import sys
 import types
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -105,6 +106,14 @@ class Kernel:
         """The Python function from which the kernel was made."""
         return backend.function_of(self.dispatcher)  # type: ignore[no-any-return]
 
+    @functools.cached_property
+    def numbers(self) -> range:
+        """Numbers of arguments that the kernel takes."""
+        function: Any = self.py_func
+        code = function.__code__
+        most = sys.maxsize if code.co_flags & inspect.CO_VARARGS else code.co_argcount + 1
+        return range(code.co_argcount - len(function.__defaults__ or ()), most)
+
     def __getitem__(self, configuration: Any) -> "ConfiguredKernel":
         configuration = configuration if isinstance(configuration, tuple) else (configuration,)
         key = configuration if _is_key(configuration) else None
@@ -146,7 +155,8 @@ class ConfiguredKernel:
                 f"{self._kernel.__name__}: the arguments of a kernel have no names in a launch; give {next(iter(names))} by its position"
             )
         job = runtime.current()
-        _check_arguments(self._kernel, args)
+        if len(args) not in self._kernel.numbers:
+            _refuse_arguments(self._kernel, args)
         job.teams.check(teams.handles(args))
         job.launching(*self._described)
         self._launch(*args)
@@ -178,7 +188,8 @@ class BoundLaunch:
         place: tuple[int, ...] = (),
     ) -> None:
         _check_integers("", configuration)
-        _check_arguments(kernel, args)
+        if len(args) not in kernel.numbers:
+            _refuse_arguments(kernel, args)
         self._described = _described(kernel, configuration)
         self._teams, self.varies = teams.handles(args), bool(place)
         runtime.current().teams.check(self._teams)
@@ -299,13 +310,10 @@ def _adopted(dispatcher: Any) -> Kernel:
     return kernel
 
 
-def _check_arguments(kernel: Kernel, args: tuple[Any, ...]) -> None:
-    """Check the number of a kernel's arguments, for one message at every launch and bind(), with GPUs and in the simulator."""
+def _refuse_arguments(kernel: Kernel, args: tuple[Any, ...]) -> NoReturn:
+    """Raise TypeError for a wrong number of arguments, at every launch and bind(), with GPUs and in the simulator."""
     function: Any = kernel.py_func
-    code = function.__code__
-    least = code.co_argcount - len(function.__defaults__ or ())
-    if least <= len(args) <= code.co_argcount or (code.co_flags & inspect.CO_VARARGS and least <= len(args)):
-        return
+    code, least = function.__code__, kernel.numbers.start
     needed = f"{least}" if least == code.co_argcount else f"{least} to {code.co_argcount}"
     raise TypeError(
         f"{kernel.__name__}: the kernel takes {needed} argument{'s' * (code.co_argcount != 1)} "
