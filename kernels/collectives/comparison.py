@@ -43,6 +43,8 @@ _EPOCH_SHIFT = _OPERATION_SHIFT + _OPERATION_BITS
 #: an odd number, so that neighboring arrays have different places; 0 if it is unknown.
 _OP_BITS = 3
 _PLACE_BITS, _PLACE_SHIFT, _FACTOR = _ROOT_BITS - _OP_BITS, _ROOT_SHIFT + _OP_BITS, 0x9E37_79B9_7F4A_7C15
+_WORD_BITS = 64
+_HASH_SHIFT = _WORD_BITS - _PLACE_BITS
 
 #: Collectives whose words have no place: those without dest; broadcast, whose root takes the bits; reducescatter, where dest may be each
 #: member's own part of source; alltoallv, whose members send each other the location in their dest.
@@ -62,7 +64,7 @@ _OF_OP = ("reduce", "reducescatter", "inscan", "exscan")
 ANY_SIZE = ("collect", "alltoallv")
 
 _OTHER_CALL = constant(kind_of("other call"))
-_FACTOR_64, _HASH, _PLACE = constant(_FACTOR), constant(64 - _PLACE_BITS), constant(_PLACE_SHIFT)
+_FACTOR_64, _HASH, _PLACE = constant(_FACTOR), constant(_HASH_SHIFT), constant(_PLACE_SHIFT)
 _0, _1, _GE = constant(0), constant(1), constant(Comparison.GE)
 _EPOCH, _OLDER = constant(_EPOCH_SHIFT), constant(1 << _EPOCH_BITS - 1)
 _MANTISSA, _EXPONENT_SHIFT, _ROOT = constant((1 << _MANTISSA_BITS) - 1), constant(_MANTISSA_BITS), constant(_ROOT_SHIFT)
@@ -87,7 +89,7 @@ def word_of(name: str, dtype: Any = None, op: Any = None, root: int = 0, size: i
     exponent = max(0, size.bit_length() - _MANTISSA_BITS)
     low = (root if op is None else Reduction[op]) << _ROOT_SHIFT | exponent << _MANTISSA_BITS | size >> exponent
     if dest is not None and has_place(name):
-        low |= max((dest & ((1 << window.STRIDE_SHIFT) - 1)) * _FACTOR % (1 << 64) >> 64 - _PLACE_BITS, 1) << _PLACE_SHIFT
+        low |= max((dest & ((1 << window.STRIDE_SHIFT) - 1)) * _FACTOR % (1 << 64) >> _HASH_SHIFT, 1) << _PLACE_SHIFT
     return (operation.COLLECTIVES.index(name) + 1) << _OPERATION_SHIFT | code << _DTYPE_SHIFT | low
 
 

@@ -319,8 +319,7 @@ class Mistakes:
             )
         line = self.order.site(carrier.access).line
         if carrier.access.pe != a.pe:
-            what = f"the signal of line {line}" if carrier.is_signal else f"line {line}"
-            return "quiet", f"{what} goes to another PE; a quiet must come before it"
+            return "quiet", f"{'the signal of ' if carrier.is_signal else ''}line {line} goes to another PE; a quiet must come before it"
         if a.chain is not None and carrier.is_signal and "put" in a.what:
             return "fence", f"a later signal of line {line} may arrive first: a fence or credit between the two, or another word, is needed"
         if "put" in a.what and carrier.access.atom and carrier.is_signal:

@@ -11,13 +11,13 @@ from pgas.base.remedies import Remedy, explain
 #: Kinds of messages, from the most to the least special. The first one that matches explains a message.
 _KINDS = (
     Remedy("order",
-        (r"accesses are not ordered", r"; missing: ", r"\(made in line \d+\)", r"nobody waits for this signal|waits for .*; it was ",
+        (r"accesses are not ordered", r"; missing: ", r"\(made in line \d+\)", r"nobody waited for this signal|waits for .*; it was ",
          r"at the same place in the order of calls", r"^report \d+ (does not|cannot be|with )",
-         r"(of|in) line \d+ (does not|goes to|may arrive|comes before|knows)|^line \d+ does not order it",
+         r"(of|in) line \d+ (does not|goes to|may arrive|knows)|^line \d+ (does not order it|goes to|tells the other)",
          r"(block does|blocks do|threads of the block do) not meet", r"(^no .*|nothing) orders? (them|these)",
          r"may be (re)?used after (flush|quiet)|; a fence must follow|^the store is not before a fence",
-         r"^operations of one thread on an element|^the operation is complete after quiet",
-         r"^quiet covers the parts|^the other PE knows that it was issued|^one put carries data and flag",
+         r"^operations of one PE on an element|^the operation is complete after quiet",
+         r"the parts of other threads only after|^the other PE knows that it was issued|^one put carries data and flag",
          r"^a signal word must be changed|^while others change an element by atomics"),
         "the order checker found two accesses to the same memory that nothing orders, or a wait, signal, or collective without its "
         "counterpart",
@@ -36,7 +36,8 @@ _KINDS = (
         (r"PEs disagree in a collective call", r"PEs differ in", r"must make the same calls|but this PE calls",
          r"passed different members", r"another PE failed|PE \d+ failed$",
          r"out of step", r"a job with different processes is already active", r"is already in a collective on this team",
-         r"at a different barrier|threads of the .* have returned"),
+         r"at a different barrier|threads of the .* have returned|must pass the same arguments",
+         r"only one thread of a PE at a time may make collective calls"),
         "not all PEs (or threads) made the same collective calls, in the same order, with the same arguments",
         "compare the calls that the message names, on the PEs (or threads) that it names: an if around a collective, a loop of different "
         "lengths, an exception on one PE"),

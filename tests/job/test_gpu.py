@@ -114,7 +114,10 @@ jit, gpu_streams = sys.modules["pgas.api.jit"], sys.modules["pgas.job.paths.gpu_
 attributes = SimpleNamespace(max_threads_per_block=896, num_regs=72)
 gpu_streams.compiled_for = lambda dispatcher, args: SimpleNamespace(kernel=SimpleNamespace(attributes=attributes))
 gpu_streams.Device = lambda: SimpleNamespace(properties=SimpleNamespace(max_threads_per_block=1024))
-job = SimpleNamespace(launching=lambda *_: None, agree=lambda *_, value=None: [value], together=lambda call, step, error: (step(), []))
+job = SimpleNamespace(
+    launching=lambda *_: None, agree=lambda *_, value=None: [value], together=lambda call, step, error: (step(), []),
+    making=contextlib.nullcontext
+)
 job.teams = SimpleNamespace(check=lambda handles: None)
 jit.runtime.current = lambda: job
 gpu_streams.loading_allowed = contextlib.nullcontext

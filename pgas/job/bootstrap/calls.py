@@ -205,11 +205,11 @@ class Collective:
                 raise of_another(error(f"PE {pe} failed in {self._shown(made)}: {what}"))
         calls = [made for made, _, _, _, _ in met]
         if len(set(calls)) > 1:
-            if why := self._why_left():  # That PE had sent its part of the call that it then left.
-                raise of_another(BootstrapError(why))
             other = next(pe for pe, c in enumerate(calls) if c != calls[0])
             here, there = (f"PE {pe} called {self._shown(calls[pe])}{met[pe][1]}" for pe in (0, other))
             disagreement = error(f"PEs disagree in a collective call: {here}, {there}")
+            if (why := self._why_left()) and str(disagreement) not in why:  # That PE had sent its part of the call that it then left.
+                raise of_another(BootstrapError(why))
             raise of_another(disagreement) if not self._is_failing and any(failing for _, _, failing, _, _ in met) else disagreement
         return [what for _, _, _, _, what in met]
 
