@@ -65,6 +65,47 @@ def test_the_hang_report_is_that_of_the_program(tmp_path):
         )
 
 
+def test_a_failed_test_and_the_conftest_of_the_page(tmp_path):
+    """One PE fails before a barrier that the other one calls: the test fails on both, and later ones pass."""
+    conftest = next(text for language, text in examples.blocks(ROOT / "docs" / "getting-started.md") if "def in_step" in text)
+    (tmp_path / "conftest.py").write_text(conftest, encoding="utf-8")
+    (tmp_path / "test_job.py").write_text(
+        """import pgas, pytest
+
+        @pgas.jit
+        def fill(data, pe):
+            pgas.p(data, 0, 1.0, pe)
+
+        @pytest.mark.parametrize("pe", [0, 1])
+        def test_a(pe):
+            assert pgas.my_pe() != pe
+            pgas.barrier_all()
+            pgas.barrier_all()
+
+        def test_b():
+            with pgas.zeros(1) as data:
+                with pytest.raises(pgas.DeviceError):
+                    fill[1, 1](data, 2)
+                    pgas.synchronize()
+                pgas.reset()
+
+        @pytest.mark.parametrize("number", range(3))
+        def test_c(number):
+            assert pgas.allgather_object(number) == [number] * 2
+            with pgas.zeros(3):
+                pgas.barrier_all()
+        """.replace("\n        ", "\n"),
+        encoding="utf-8",
+    )
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PGAS_", "PMI_"))} | {"PGAS_DEBUG": "check"}
+    command = [*examples.mpirun(2), sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line", "-rA"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=250, check=False)
+    ends = sorted(re.findall(r"^(PASSED|FAILED|ERROR) test_job\.py::(\S+)", done.stdout, re.MULTILINE))
+    failed, passed = ("test_a[0]", "test_a[1]"), ("test_b", "test_c[0]", "test_c[1]", "test_c[2]")
+    expected = [("FAILED", name) for name in failed] + [("PASSED", name) for name in passed]
+    assert ends == [end for end in expected for _pe in range(2)], done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("npes", [1, 3])
 def test_the_program_of_the_readme_with_any_number_of_pes(tmp_path, npes):
     command = next(c for c in COMMANDS if c.page == README)
