@@ -47,8 +47,8 @@ _WORD_BITS = 64
 _HASH_SHIFT = _WORD_BITS - _PLACE_BITS
 
 #: Collectives whose words have no place: those without dest; broadcast, whose root takes the bits; reducescatter, where dest may be each
-#: member's own part of source; alltoallv, whose members send each other the location in their dest.
-_NO_PLACE = ("team_sync", "barrier", "broadcast", "reducescatter", "alltoallv")
+#: member's own part of source; alltoallv, whose members send each other the location in their dest; collect, where dest may be empty.
+_NO_PLACE = ("team_sync", "barrier", "broadcast", "reducescatter", "alltoallv", "collect")
 
 #: Names of dtypes in words, from 1 on; all others are _OTHER.
 _DTYPES = (

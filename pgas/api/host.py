@@ -42,7 +42,9 @@ def init(
 
     This and every other collective host call waits for the other PEs without a time limit. After PGAS_TIMEOUT seconds, one of the waiting
     PEs prints once which PEs have not arrived, in which call, and whether their processes are stopped. Only one thread of a PE at a time
-    may make such calls: a second thread's call raises a PgasError that names the first one's, and has no effect.
+    may make calls that wait on the host: init, finalize, reset, launch, allocations and free, those that make and destroy teams, calls with
+    objects, and barrier_all and sync_all without a stream. A second thread's call raises a PgasError that names the first one's, and has no
+    effect.
 
     Args:
         comm: an mpi4py intracommunicator whose processes are the PEs, by rank. In a nested call: a communicator of the job's processes in

@@ -145,7 +145,7 @@ class ConfiguredKernel:
         """Launch the kernel. Returns while it runs (in the simulator, after it has run).
 
         Raises:
-            TypeError: if an argument is missing, or there is one more than the kernel takes.
+            TypeError: if an argument is missing, or there are more than the kernel takes.
             PgasError: if pgas.init() has not run, or pgas.finalize() has, or an argument is a team that was destroyed.
             HeapError: if an argument was freed.
             ValueError: if no block of this size fits on an SM, because its threads take too many registers or exceed launch_bounds.
@@ -314,7 +314,8 @@ def _refuse_arguments(kernel: Kernel, args: tuple[Any, ...]) -> NoReturn:
     """Raise TypeError for a wrong number of arguments, at every launch and bind(), with GPUs and in the simulator."""
     function: Any = kernel.py_func
     code, least = function.__code__, kernel.numbers.start
-    needed = f"{least}" if least == code.co_argcount else f"{least} to {code.co_argcount}"
+    varies = kernel.numbers.stop == sys.maxsize
+    needed = f"at least {least}" if varies else f"{least}" if least == code.co_argcount else f"{least} to {code.co_argcount}"
     raise TypeError(
         f"{kernel.__name__}: the kernel takes {needed} argument{'s' * (code.co_argcount != 1)} "
         f"({', '.join(code.co_varnames[: code.co_argcount]) or 'none'}), not {len(args)}"

@@ -89,10 +89,14 @@ def cut(error: BaseException) -> None:
                 causes.append(cause)
 
 
+#: Maximum length of a text that may be part of another message by chance.
+_SHORTEST = 3
+
+
 def _repeats(error: BaseException, cause: BaseException) -> bool:
     """Whether an error's message has the text of its cause, which has no frame of the program."""
     text = getattr(cause, "strerror", None) or str(cause)
-    return text in str(error) and not _of_program(list(_entries(cause.__traceback__)))
+    return len(text) > _SHORTEST and text in str(error) and not _of_program(list(_entries(cause.__traceback__)))
 
 
 def _is_mistake(error: BaseException) -> bool:

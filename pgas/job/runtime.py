@@ -420,9 +420,16 @@ class Job(Collective):
         """Complete all work, wait for all PEs, and release everything. Collective."""
         try:
             left = threads.awaited(self.timeout_s, self.health.interrupt)  # Before the call, because they may be in collective calls.
-            with self.making("pgas.finalize()"):
-                leaks = self._end(left)
+            late = f"pgas.finalize: {', '.join(left)}: all calls must return within {self.timeout_s:g} s (PGAS_TIMEOUT)" if left else ""
+            try:
+                with self.making("pgas.finalize()"):
+                    leaks = self._end(late)
+            except PgasError as error:
+                if late and late not in str(error):
+                    raise PgasError(late) from error
+                raise
         except BaseException as error:
+            self._made = "pgas.finalize()"
             self._leave(error)  # Otherwise, the others would wait for this PE.
             raise
         finally:
@@ -430,15 +437,15 @@ class Job(Collective):
         if report_leaks and leaks:  # This comes last, so that the job has ended even if warnings are errors.
             warnings.warn(leaks, PgasWarning, stacklevel=stacklevel())
 
-    def _end(self, left: list[str]) -> str:
+    def _end(self, late: str) -> str:
         """Take the steps of close() among the PEs, and return a text with the arrays and teams that were not freed. Collective.
 
-        left: descriptions of threads that are still in calls.
+        late: message about threads that are still in calls, "" if there are none.
         """
 
         def finish() -> None:
-            if left:
-                raise PgasError(f"pgas.finalize: {', '.join(left)}: all calls must return within {self.timeout_s:g} s (PGAS_TIMEOUT)")
+            if late:
+                raise PgasError(late)
             self.complete("pgas.finalize")
 
         self.together("pgas.finalize()", finish)

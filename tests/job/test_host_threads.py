@@ -2,6 +2,7 @@
 
 import re
 import threading
+from types import FunctionType
 
 import jobs
 import pytest
@@ -160,6 +161,26 @@ say("end")
     assert ended.out.count("offset 512 [0, 1]\n") == ended.out.count("end\n") == 2, ended
 
 
+def test_a_call_that_ctrl_c_has_left_behind():
+    """Its lock is held by a thread that is in no call of pgas any more. Then another thread may call."""
+
+    def interrupted():
+        kept = calls.alone("pgas.sync_all()")  # until the end of this function
+        kept.__enter__()
+        left.set()
+        end.wait()
+
+    left, end = threading.Event(), threading.Event()
+    thread = threading.Thread(target=interrupted)
+    thread.start()
+    left.wait()
+    with calls.alone("pgas.init()"):
+        end.set()
+    thread.join()
+    with calls.alone("pgas.init()"):
+        pass
+
+
 def test_init_is_a_collective_call_of_one_thread():
     entered, end = threading.Event(), threading.Event()
 
@@ -168,7 +189,9 @@ def test_init_is_a_collective_call_of_one_thread():
             entered.set()
             end.wait()
 
-    thread = threading.Thread(target=first, name="first")
+    # A frame of pgas, without which the call would be one that Ctrl-C has left behind.
+    of_pgas = FunctionType(first.__code__, globals() | {"__name__": "pgas.job.test"}, closure=first.__closure__)
+    thread = threading.Thread(target=of_pgas, name="first")
     thread.start()
     entered.wait()
     try:

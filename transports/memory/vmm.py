@@ -259,9 +259,10 @@ class GPUMemory:
             self._unregister(address, nbytes)
         for address, nbytes in self._reserved:
             driver.cuMemAddressFree(address, nbytes)
-        if self.host_words:
-            driver.cuMemFreeHost(self.host_words)
-            self.host_words = 0
+        words, self.host_words = self.host_words, 0
+        self._on_host.clear()
+        if words:
+            driver.cuMemFreeHost(words)
         driver.cuStreamDestroy(self._stream)
 
 

@@ -5,6 +5,7 @@ import errno
 import math
 import os
 import resource
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from pgas.base import liveness
 from pgas.base.agreement import of_another
 from pgas.base.errors import BootstrapError, PgasError
 from pgas.base.remedies import mend
+from pgas.base.tracebacks import in_pgas
 from pgas.base.waits import overdue, patience
 from pgas.job.bootstrap.processes import Process, siblings
 from pgas.job.bootstrap.protocol import Bootstrap, exchange
@@ -35,19 +37,6 @@ _turn = threading.RLock()
 _last = 0, ""
 
 
-def _begin(call: str) -> None:
-    """Acquire _turn. Raises PgasError if another thread has it."""
-    global _last
-    if not _turn.acquire(blocking=False):
-        ident, other = _last
-        name = next((thread.name for thread in threading.enumerate() if thread.ident == ident), ident)
-        raise PgasError(
-            f"{_function(call)}: thread {name} is in {_function(other)}, but only one thread of a PE at a time may make collective calls; "
-            "make them all in one thread"
-        )
-    _last = threading.get_ident(), call
-
-
 @contextlib.contextmanager
 def alone(call: str) -> Iterator[None]:
     """Make a collective call, or a part of one, while no other thread of this PE makes one.
@@ -55,11 +44,26 @@ def alone(call: str) -> Iterator[None]:
     Raises:
         PgasError: if another thread makes a collective call. This call has not begun then, and does not disturb the other one.
     """
-    _begin(call)
+    global _last, _turn
+    if not _turn.acquire(blocking=False):
+        ident, other = _last
+        frame = sys._current_frames().get(ident)
+        while frame is not None and not in_pgas(frame):
+            frame = frame.f_back
+        if frame is not None:
+            name = next((thread.name for thread in threading.enumerate() if thread.ident == ident), ident)
+            raise PgasError(
+                f"{_function(call)}: thread {name} is in {_function(other)}, but only one thread of a PE at a time may make collective "
+                "calls; make them all in one thread"
+            )
+        _turn = threading.RLock()  # Ctrl-C has ended that thread's call between two instructions, before it could release the lock.
+        _turn.acquire()
+    turn, _last = _turn, (threading.get_ident(), call)
     try:
         yield
     finally:
-        _turn.release()
+        with contextlib.suppress(RuntimeError):  # Python ends a call that Ctrl-C has left behind in another thread.
+            turn.release()
 
 
 def _function(call: str) -> str:
@@ -168,17 +172,15 @@ class Collective:
         Raises:
             PgasError: if another thread makes a collective call; this call has not begun then.
         """
-        _begin(call)
-        self._made = call
-        try:
-            yield
-        except Exception:
-            raise
-        except BaseException as error:
-            self._leave(error)
-            raise
-        finally:
-            _turn.release()
+        with alone(call):
+            self._made = call
+            try:
+                yield
+            except (Exception, GeneratorExit):
+                raise
+            except BaseException as error:
+                self._leave(error)
+                raise
 
     def agree(self, call: str, error: type[Exception] = BootstrapError, value: Any = None, failure: Exception | None = None) -> list[Any]:
         """Wait until every PE makes the same call; return the values of all PEs, in the order of PEs. Collective.

@@ -55,6 +55,8 @@ def set_heap_size(memory: Memory, nbytes: int) -> None:
 
 def poison(memory: Memory) -> None:
     """End the waits of running kernels, because the host has aborted the job."""
+    if memory.host_words == 0:  # after close()
+        return
     memory.write(memory.host_words + layout.ALARM, struct.pack("<Q", state.LOST))
     memory.write(layout.POISON, struct.pack("<Q", state.LOST))
 
@@ -231,6 +233,9 @@ def waiters(memory: Memory, places: Places, my_pe: int, n_pes: int, nic: NIC | N
         found.append(Waiter(block, thread, operation.NAMES[op], _goal(record, places, nic), waited_s, writer))
     if not poisoned(memory):  # So that the waiters of a later error find free entries.
         memory.fill(layout.WAITERS, _WAITERS_BYTES, 0)
+        memory.write(memory.host_words + layout.ALARM, bytes(8))
+        if poisoned(memory):  # by a kernel meanwhile, which has changed POISON before ALARM
+            memory.write(memory.host_words + layout.ALARM, struct.pack("<Q", state.FAILED))
     return sorted(found, key=lambda waiter: (waiter.block, waiter.thread))
 
 

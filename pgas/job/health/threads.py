@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from pgas.base.errors import PgasError
+from pgas.base.tracebacks import in_pgas
 from pgas.job.health.detector import GRACE_S
 from pgas.job.paths.platform import platform
 
@@ -82,6 +83,8 @@ def _call(frame: FrameType | None) -> FrameType | None:
 
 def _described(call: FrameType) -> str:
     caller = call.f_back
+    while caller is not None and in_pgas(caller):  # such as the function that checks the call's arguments
+        caller = caller.f_back
     if caller is None or caller.f_code.co_filename == threading.__file__:  # It is the target of a thread.
         return f"pgas.{call.f_code.co_name}"
     path, line = caller.f_code.co_filename, caller.f_lineno
