@@ -405,6 +405,7 @@ def _watch(
             if status is not None:
                 continue
             first = launchers.say_fate(pe.rank, pe.process.pid, how, own)
+            word.release()  # Because its status is known, no status of another PE can replace it.
             if own:
                 status = first if news is None else news.status
             if own and not reason:
@@ -421,6 +422,7 @@ def _watch(
                 time.sleep(0.2)
                 reason = f"{news.why}: the job cannot continue"
                 word.say(functools.partial(say, reason))
+                word.release()
         if asked_to_end:
             received = asked_to_end.pop()
             status, deadline = status if status is not None else 128 + received, min(deadline, time.monotonic() + _GRACE_S)

@@ -217,7 +217,8 @@ class LastWord:
     """The right to print why the job ends: a byte in a pipe, which one process on the node takes.
 
     The process that has printed writes a byte into a second pipe. Until then, no process may end the job, because that would kill the
-    process that prints.
+    process that prints. A launcher that does not kill PEs, such as pgas.run, writes a byte into a third pipe when it knows the status of
+    the first PE that ended. Then the others need not wait any longer for the launcher to end the job.
 
     Args:
         maker: pid and descriptors of the process that made the pipes; None: this process makes them.
@@ -225,7 +226,8 @@ class LastWord:
     """
 
     def __init__(self, maker: tuple[int, Sequence[int]] | None = None, inherited: Sequence[int] | None = None) -> None:
-        #: Both ends of the pipe with the right, and of the pipe that shows that it was used, for processes that inherit them.
+        #: Both ends of the pipe with the right, of the pipe that shows that it was used, and of the pipe that shows that waiting may end,
+        #: for processes that inherit them.
         self.fds: tuple[int, ...]
         if inherited is not None:
             self.fds = tuple(map(os.dup, inherited))
@@ -233,12 +235,12 @@ class LastWord:
             pid, fds = maker
             with contextlib.ExitStack() as undo:
                 self.fds = ()
-                for fd, way in zip(fds, (os.O_RDONLY, os.O_WRONLY) * 2, strict=True):
+                for fd, way in zip(fds, (os.O_RDONLY, os.O_WRONLY) * 3, strict=True):
                     self.fds += (os.open(f"/proc/{pid}/fd/{fd}", way | os.O_NONBLOCK),)
                     undo.callback(os.close, self.fds[-1])
                 undo.pop_all()
         else:
-            self.fds = (*os.pipe(), *os.pipe())  # All stay open, because a pipe without a writer polls as readable.
+            self.fds = (*os.pipe(), *os.pipe(), *os.pipe())  # All stay open, because a pipe without a writer polls as readable.
             os.set_blocking(self.fds[0], False)
             os.write(self.fds[1], b".")
 
@@ -267,6 +269,14 @@ class LastWord:
     def said(self, seconds: float) -> bool:
         """Whether the process that took the right has printed, or does within some seconds. Otherwise that process was killed."""
         return readable(self.fds[2], seconds)
+
+    def release(self) -> None:
+        """Let processes end that wait() for others to end the job."""
+        os.write(self.fds[5], b".")
+
+    def wait(self, seconds: float) -> None:
+        """Wait some seconds for others to end the job, or until release()."""
+        readable(self.fds[4], seconds)
 
     def close(self) -> None:
         for fd in self.fds:

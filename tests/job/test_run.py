@@ -156,6 +156,27 @@ def test_a_pe_that_fails(tmp_path, end, status, said):
     assert said in re.sub(r"process \d+", "process N", lines[0]), err
 
 
+LATE = """import signal
+from pgas.job import runtime
+from pgas.job.health import ending
+runtime.GRACE_S = ending.end_all.__kwdefaults__["grace_s"] = 60
+signal.signal(signal.SIGTERM, lambda *_: os.write(2, b"terminated\\n"))
+with pgas.init():
+    if body() == 1:
+        sys.exit(3)
+    print("kept")
+    pgas.barrier_all()
+"""
+
+
+def test_pes_end_soon_after_one_failed(tmp_path):
+    """Others that wait for the end of the job end when the status is known, and lose no output. The launcher terminates no PE."""
+    ((status, out, err),) = ended([started(by_run(program(tmp_path, LATE), n=3), PYTHONUNBUFFERED="")])
+    assert status == 3, err
+    assert sorted(line for line in out.splitlines() if "kept" in line) == ["[PE 0] kept", "[PE 2] kept"], err
+    assert "terminated" not in err
+
+
 READS = "import sys\ntext = sys.stdin.read()\nprint(len(text), text[:3], flush=True)\n"
 
 

@@ -128,7 +128,7 @@ def end_all(bootstrap: Bootstrap, explain: Callable[[], None], *, after: bool, g
         explain()
     elif (after and word.taken(grace_s)) or not word.say(explain):
         if word.said(GRACE_S):
-            time.sleep(grace_s)
+            word.wait(grace_s)
         else:
             explain()
     bootstrap.abort(status)
