@@ -36,8 +36,12 @@ def _clear(job: Job) -> None:
 
 
 def _wait_for_all(job: Job) -> None:
-    """Wait until every PE calls reset(). A PE that makes another collective call meanwhile raises an error there."""
-    while any(call != _CALL for call, *_ in job.exchange((_CALL, "", False, False, None))):
+    """Wait until every PE calls reset(). A PE that makes another collective call meanwhile raises an error there, which names why."""
+    why = ""
+    if (failure := job.health.failure) is not None:
+        line, _, _ = str(failure).partition("\n")
+        why = f" after {type(failure).__name__} ({line})"
+    while any(call != _CALL for call, *_ in job.exchange((_CALL, why, False, False, None))):
         pass
 
 

@@ -174,3 +174,18 @@ def test_call_that_is_not_reset(heap, me, n):
             pgas.barrier_all()
         pgas.reset()
     works(heap)
+
+
+def test_call_that_is_not_reset_after_an_error(heap, me, n):
+    """The error of a PE in another call names the first error of the PE that resets."""
+    word = heap.zeros(1, np.uint64)
+    if me == 0:
+        with deadline(0.2):
+            raised(waits[1, 1], word)
+        pgas.reset()
+    elif n > 1:
+        why = r"PE 0 called pgas\.reset\(\) after DeviceError \(PE 0, block 0, thread 0: signal_wait_until waited .*\), PE 1 called"
+        with pytest.raises(pgas.BootstrapError, match=why):
+            pgas.barrier_all()
+        pgas.reset()
+    works(heap)
