@@ -140,7 +140,8 @@ TABLE = {
     "negative part": Refusal("alltoallv with a negative count or displacement", _RUN,
                              "{who}: {operand}_counts or {operand}_displs has a negative element"),
     "other call": Refusal("members of a team that make different calls of collectives on a channel: another function, op, root, dtype, "
-                          "size, or dest. Calls on the host are always compared, kernels under PGAS_DEBUG=check", _RUN,
+                          "size, or dest; PEs of which some call barrier_all and others sync_all. Calls on the host are always compared, "
+                          "kernels under PGAS_DEBUG=check", _RUN,
                           "{who}: PE {pe} calls {theirs}, but this PE calls {mine}; all members of a team must make the same calls in the "
                           "same order", kind=27, wanted="mine", found="theirs"),
     "no multiple": Refusal("alltoall of a source whose size is not a multiple of the team size", _RUN,

@@ -6,6 +6,7 @@ from typing import Any
 from pgas.kernels import operation, state, window
 from pgas.kernels.collectives import far
 from pgas.kernels.collectives.call import alone, any_size, by_strategy, entering
+from pgas.kernels.collectives.comparison import verifying_all
 from pgas.kernels.collectives.strategy import Strategy
 from pgas.kernels.compiler import constant, device, ptx, u32, u64
 from pgas.kernels.ops import operands
@@ -66,6 +67,8 @@ def of_all(plain: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
         path, mapped = transport.current(), transport.maps_peers() and not transport.two_paths()
         flag, quiet = p2p.flag if mapped else path.flag, path.quiet
         rounds = far.rounds(scope, flag, _itself)
+        check = operands.checking()
+        declare, verify = verifying_all(plain, flag)
         few = u32(32) if mapped else u32(1)  # the threads that write flags must fence; for a NIC, one thread waits
 
         @device
@@ -77,7 +80,14 @@ def of_all(plain: str, scope: Scope, *, completes: bool) -> Callable[..., Any]:
                     quiet()
                 if not mapped:
                     sync()
-            rounds(op, _ALL_ROWS + (u64(me) << window.SHIFT), _0, state.n_pes(), me, epoch)
+            rows = _ALL_ROWS + (u64(me) << window.SHIFT)
+            if check:
+                if rank() == 0:
+                    declare(rows, state.n_pes(), me, epoch)
+            rounds(op, rows, _0, state.n_pes(), me, epoch)
+            if check:
+                if rank() == 0:
+                    verify(op, rows, state.n_pes(), me, epoch)
             sync()
             if rank() == 0:
                 ptx.st_relaxed_gpu_u64(layout.ALL_EPOCH, epoch)

@@ -12,7 +12,7 @@ both were one-sided. It then begins e + 2, whose word replaces that of e, when t
 comes after the neighbor's comparison of e.
 
 The host's calls compare always, on the channels that only they use: their words are part of the channel's number. Kernels compare under
-PGAS_DEBUG=check and in the simulator, on the other channels.
+PGAS_DEBUG=check and in the simulator, on the other channels, and the rows of barrier_all and sync_all.
 """
 
 import functools
@@ -29,7 +29,7 @@ from pgas.kernels.scope import Scope
 from pgas.kernels.state import fixed, fixed_u32
 from pgas.kernels.typed import layout
 
-__all__ = ["ANY_SIZE", "compared", "declaring", "described", "differing", "is_of", "same_epoch", "verifying", "word_of"]
+__all__ = ["ANY_SIZE", "compared", "declaring", "described", "differing", "is_of", "same_epoch", "verifying", "verifying_all", "word_of"]
 
 #: Bits of the number of elements (a mantissa, and the exponent of larger numbers), of root or op, of the dtype, of the operation, and of
 #: the epoch.
@@ -46,9 +46,12 @@ _PLACE_BITS, _PLACE_SHIFT, _FACTOR = _ROOT_BITS - _OP_BITS, _ROOT_SHIFT + _OP_BI
 _WORD_BITS = 64
 _HASH_SHIFT = _WORD_BITS - _PLACE_BITS
 
+#: Collectives by their numbers in words, from 1 on.
+_OPERATIONS = (*operation.COLLECTIVES, "barrier_all", "sync_all")
+
 #: Collectives whose words have no place: those without dest; broadcast, whose root takes the bits; reducescatter, where dest may be each
 #: member's own part of source; alltoallv, whose members send each other the location in their dest; collect, where dest may be empty.
-_NO_PLACE = ("team_sync", "barrier", "broadcast", "reducescatter", "alltoallv", "collect")
+_NO_PLACE = ("team_sync", "barrier", "barrier_all", "sync_all", "broadcast", "reducescatter", "alltoallv", "collect")
 
 #: Names of dtypes in words, from 1 on; all others are _OTHER.
 _DTYPES = (
@@ -71,6 +74,7 @@ _MANTISSA, _EXPONENT_SHIFT, _ROOT = constant((1 << _MANTISSA_BITS) - 1), constan
 
 #: Maximum number of polls for a word, which arrives at about the same time as the data.
 _POLLS = 256
+_MOST_POLLS = constant(_POLLS)
 
 
 @functools.lru_cache(maxsize=1024)  # Host calls repeat their arguments, and this takes microseconds.
@@ -90,7 +94,7 @@ def word_of(name: str, dtype: Any = None, op: Any = None, root: int = 0, size: i
     low = (root if op is None else Reduction[op]) << _ROOT_SHIFT | exponent << _MANTISSA_BITS | size >> exponent
     if dest is not None and has_place(name):
         low |= max((dest & ((1 << window.STRIDE_SHIFT) - 1)) * _FACTOR % (1 << 64) >> _HASH_SHIFT, 1) << _PLACE_SHIFT
-    return (operation.COLLECTIVES.index(name) + 1) << _OPERATION_SHIFT | code << _DTYPE_SHIFT | low
+    return (_OPERATIONS.index(name) + 1) << _OPERATION_SHIFT | code << _DTYPE_SHIFT | low
 
 
 def has_place(name: str) -> bool:
@@ -109,7 +113,7 @@ def described(word: int, other: int = 0) -> str:
 
     if not bits(_OPERATION_SHIFT, _OPERATION_BITS):
         return "another function"
-    name = operation.COLLECTIVES[bits(_OPERATION_SHIFT, _OPERATION_BITS) - 1]
+    name = _OPERATIONS[bits(_OPERATION_SHIFT, _OPERATION_BITS) - 1]
     code, root = bits(_DTYPE_SHIFT, _DTYPE_BITS), bits(_ROOT_SHIFT, _ROOT_BITS)
     size, exponent = bits(0, _MANTISSA_BITS), bits(_MANTISSA_BITS, _EXPONENT_BITS)
     text = f"pgas.{name}"
@@ -218,6 +222,35 @@ def verifying(scope: Scope, *, waits: bool) -> Any:
                 i = u32(i + size())
 
     return verify
+
+
+@functools.cache
+def verifying_all(name: str, flag: Any) -> Any:
+    """Make ``declare(rows, n, me, epoch)`` and ``verify(op, rows, n, me, epoch)`` for barrier_all or sync_all. One thread calls them.
+
+    Both wait for all PEs, so a PE compares only the word of the previous PE, and a word is not replaced before it has been compared.
+    """
+    call = constant(word_of(name))
+
+    @device
+    def declare(rows, n, me, epoch):
+        if n > u32(1):
+            at = rows + u64(me) * layout.ROW_SIZE + layout.CALLS + (epoch & _1) * layout.WORD
+            flag(at, call | u64(epoch << _EPOCH), wrapped(u32(me + u32(1)), n))
+
+    @device
+    def verify(op, rows, n, me, epoch):
+        if n > u32(1):
+            q = wrapped(u32(me + n - u32(1)), n)
+            at, mine = rows + u64(q) * layout.ROW_SIZE + layout.CALLS + (epoch & _1) * layout.WORD, call | u64(epoch << _EPOCH)
+            found, polls = ptx.ld_relaxed_sys_u64(at), _0
+            while polls < _MOST_POLLS and _is_older(found, mine):
+                found = ptx.ld_relaxed_sys_u64(at)
+                polls += _1
+            if _differ(found, mine):
+                state.fail(_OTHER_CALL, op, u64(q), at, mine, found, _0)
+
+    return declare, verify
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Members of a team that make different calls: an error that names both calls, where there was a wrong result."""
 
+import re
 import time
 
 import numpy as np
@@ -124,6 +125,31 @@ def test_different_calls(heap, name, where):
     calls[0][0](*arrays)
     pgas.reduce(0, dest[:4], source[:4], pgas.SUM)
     assert dest.copy_to_host()[:4].tolist() == [0] * 4
+
+
+@pgas.jit
+def meets(completes):
+    if completes:
+        pgas.barrier_all_block()
+    else:
+        pgas.sync_all_block()
+
+
+@pytest.mark.skipif(not pgas.SIMULATOR, reason="only under PGAS_DEBUG=check")
+def test_barrier_all_and_sync_all_in_kernels(heap, me, n):
+    """Calls of even and odd numbers are compared, and equal ones are no error."""
+    for turn in range(4):
+        pgas.launch(meets, 1, 32, (turn % 2,))
+        if n > 1 and turn:
+            text = ""
+            try:
+                meets[1, 32](min(me, 1))
+                pgas.synchronize()
+            except pgas.DeviceError as error:
+                text = str(error)
+            pgas.reset()
+            texts = "".join(pgas.allgather_object(text))
+            assert re.search(r"calls pgas\.(barrier|sync)_all, but this PE calls pgas\.(?!\1)(barrier|sync)_all; all members", texts), texts
 
 
 @pytest.mark.slow  # it waits for PGAS_TIMEOUT
