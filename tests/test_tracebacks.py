@@ -50,6 +50,8 @@ MISTAKES = [
     ("kernel[1, 1](a, b, 1)", 2, "TypeError: tid=[0, 0, 0] ctaid=[0, 0, 0]: pgas.put: there is no parameter target; the parameters"),
     ("kernel[1, 1](a, b, 2)", 2, "NameError: tid=[0, 0, 0] ctaid=[0, 0, 0]: name 'unknown' is not defined"),
     ("kernel[1, 1](a, b, 3)", 2, "TypeError: tid=[0, 0, 0] ctaid=[0, 0, 0]: pgas.zeros: this is a host function"),
+    ("kernel[1, 1](a, b, 6)", 2, "OverflowError: tid=[0, 0, 0] ctaid=[0, 0, 0]: cannot convert float infinity to integer"),
+    ("kernel[1, 1](a, b, 7)", 2, "OverflowError: tid=[0, 0, 0] ctaid=[0, 0, 0]: inf is beyond the integers that an element of type int64"),
     ("kernel[1, 1](a, b, 4)", 2, "DeviceError: PE 0, block 0, thread 0: put: PE 7 does not exist; pe must be 0 to 0"),
 ]  # fmt: skip
 
@@ -70,6 +72,10 @@ def kernel(a, b, which):
         pgas.put(a, b, 7)
     if which == 5:
         pgas.barrier_all(stream=0)
+    if which == 6:
+        a[0] = float("inf")
+    if which == 7:
+        pgas.p(a, 0, float("inf"), 0)
 
 pgas.init()
 a, b, freed = (pgas.zeros(4, np.int64) for _ in range(3))

@@ -22,7 +22,7 @@ OF_PGAS = re.compile(r"pgas(?!\.perftests)(\.|$)")
 _LIBRARIES = frozenset({"cuda", "greenlet", "llvmlite", "mpi4py", "numba", "numpy"}) | sys.stdlib_module_names
 
 #: Exceptions about mistakes in programs. The compiler's and the driver's are recognized by their packages.
-_MISTAKES = (PgasError, ValueError, TypeError, IndexError, AttributeError, BufferError, ImportError, KeyboardInterrupt)
+_MISTAKES = (PgasError, ValueError, TypeError, IndexError, OverflowError, AttributeError, BufferError, ImportError, KeyboardInterrupt)
 _OF_COMPILER = ("numba", "cuda")
 
 
