@@ -126,6 +126,18 @@ def test_views_that_would_be_copies_are_refused(heap):
     assert array.copy_to_host().tolist() == [[-1, -1, 9], [3, 7, 7]]
 
 
+@pytest.mark.parametrize("axes", [(), (None,), (1, 0, 2), ((1, 0, 2),), ([2, 0, 1],), (0, -1, 1)])
+def test_transpose_takes_axes_like_numpy(heap, axes):
+    host = np.arange(24).reshape(2, 3, 4)
+    view = heap.array(host).transpose(*axes)
+    expected = host.transpose(*axes)
+    assert (view.shape, view.strides) == (expected.shape, expected.strides)
+    assert view.reshape(expected.shape)[0, 1, 0] == expected[0, 1, 0]
+    for wrong in ((1, 0), (0, 0, 1), (0, 1, 3)):
+        with pytest.raises(ValueError, match=r"axes|axis"):
+            view.transpose(*wrong)
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (3, 0, 2), (0, 0)])
 def test_copies_of_no_elements(heap, shape):
     """NumPy's strides of such an array are 0. Shape and dtype still have to fit."""

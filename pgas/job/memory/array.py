@@ -304,9 +304,9 @@ if SIMULATOR:
             """Return a view without axes of length 1."""
             return self._view(self._ary.squeeze(axis))
 
-        def transpose(self, axes: Any = None) -> "SymmetricArray":
+        def transpose(self, *axes: Any) -> "SymmetricArray":
             """Return a view with permuted axes."""
-            return self._view(np.transpose(self._ary, axes))
+            return self._view(self._ary.transpose(*axes))
 
         def bind(self, stream: Any = 0) -> "SymmetricArray":
             """Return the same array with another default stream."""
@@ -466,9 +466,12 @@ else:
             made.gpu_data = self.gpu_data  # Numba gives empty arrays a null pointer, but empty symmetric arrays also have addresses.
             return made
 
+        def _like(self) -> np.ndarray:
+            """Return an array of NumPy with the same shape and strides. It needs no memory, because it is never read."""
+            return as_strided(np.empty(0, self.dtype), self.shape, self.strides)
+
         def _reshaped(self, call: str, *shape: Any, order: str) -> "SymmetricArray":
-            like = as_strided(np.empty(0, self.dtype), self.shape, self.strides)  # It needs no memory, because it is never read.
-            made = _uncopied(like, call, *shape, order=order)
+            made = _uncopied(self._like(), call, *shape, order=order)
             return self._with_layout(made.shape, made.strides)
 
         def reshape(self, *shape: Any, order: str = "C") -> "SymmetricArray":
@@ -479,12 +482,10 @@ else:
             """Return a flat view; a TypeError if that needs a copy."""
             return self._reshaped("ravel()", -1, order=order)
 
-        def transpose(self, axes: Any = None) -> "SymmetricArray":
+        def transpose(self, *axes: Any) -> "SymmetricArray":
             """Return a view with permuted axes. Numba's own method returns a copy, which is not on the heap."""
-            axes = tuple(range(self.ndim))[::-1] if axes is None else tuple(axes)
-            if sorted(axes) != list(range(self.ndim)):
-                raise ValueError(f"axes must be a permutation of 0 to {self.ndim - 1}: {axes}")
-            return self._with_layout([self.shape[a] for a in axes], [self.strides[a] for a in axes])
+            made = self._like().transpose(*axes)
+            return self._with_layout(made.shape, made.strides)
 
         def __dlpack_device__(self) -> tuple[int, int]:
             """Return DLPack's device: the CPU in the simulator, else the GPU of this PE."""
