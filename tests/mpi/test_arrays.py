@@ -126,6 +126,17 @@ def test_views_that_would_be_copies_are_refused(heap):
     assert array.copy_to_host().tolist() == [[-1, -1, 9], [3, 7, 7]]
 
 
+def test_truth_of_one_element_only(heap):
+    """Like NumPy's arrays. Python would take the length instead."""
+    assert heap.full((1, 1), 2.0)
+    assert heap.array(np.arange(3))[1:2]
+    assert not heap.zeros(1, np.int32)
+    for shape, what in ((3, "array with more than one element"), ((1, 2), "array with more than one element"), (0, "empty array")):
+        array = heap.zeros(shape)
+        with pytest.raises(ValueError, match=f"the truth value of an .*{what}"):
+            bool(array)
+
+
 @pytest.mark.parametrize("axes", [(), (None,), (1, 0, 2), ((1, 0, 2),), ([2, 0, 1],), (0, -1, 1)])
 def test_transpose_takes_axes_like_numpy(heap, axes):
     host = np.arange(24).reshape(2, 3, 4)

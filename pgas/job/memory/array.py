@@ -168,6 +168,12 @@ class _OnHeap(_DeviceArray):
 
     __str__ = __repr__
 
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            many = "an array with more than one element" if self.size else "an empty array"
+            raise ValueError(f"the truth value of {many} is ambiguous; use copy_to_host().any() or .all(), or size")
+        return bool(_on_host(self))
+
     def __enter__(self) -> Self:
         self._check_free()
         return self
