@@ -59,7 +59,8 @@ TABLE = {
                           "pgas.{function}: idx has {count} subscript(s), but {name} has {found}"),
     "element size": Refusal("p and g of records, and of elements that are not 1, 2, 4, 8, or 16 bytes", _COMPILED,
                             "pgas.{function}: elements of type {dtype} are not numbers of 1, 2, 4, 8, or 16 bytes; use put or get"),
-    "other value": Refusal("a value that an element cannot hold", _COMPILED,
+    "other value": Refusal("a value of a type that elements cannot hold: a complex number for other dtypes, or anything but a number. A "
+                           "number out of range is converted instead", _COMPILED,
                            "pgas.{function}: {name} is {value}, which an element of type {dtype} cannot hold"),
     "atomic": Refusal("atomics on anything but integers, and floats for fetch, set, swap, add, fetch_add, of 16, 32, or 64 bits", _COMPILED,
                       "pgas.{function}: dest has elements of type {dtype}; it must hold {allowed} of 16, 32, or 64 bits"),

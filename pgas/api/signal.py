@@ -38,7 +38,7 @@ def put_signal(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int
             or local; through a NIC, only on the heap or registered.
         sig: array of uint64 on the symmetric heap.
         idx: index of the element: an integer, or a tuple with one integer per dimension of sig. Negative values do not count from the end.
-        value: non-negative integer.
+        value: integer, converted to uint64 modulo 2^64; on the host it must be in the range of uint64.
         op: pgas.SIGNAL_SET or pgas.SIGNAL_ADD.
         pe: number of the target PE; this PE is allowed.
         stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
@@ -99,7 +99,7 @@ def put_signal_nbi(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op:
             or local; through a NIC, only on the heap or registered.
         sig: array of uint64 on the symmetric heap.
         idx: index of the element: an integer, or a tuple with one integer per dimension of sig. Negative values do not count from the end.
-        value: non-negative integer.
+        value: integer, converted to uint64 modulo 2^64; on the host it must be in the range of uint64.
         op: pgas.SIGNAL_SET or pgas.SIGNAL_ADD.
         pe: number of the target PE; this PE is allowed.
         stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
@@ -156,7 +156,7 @@ def signal_op(sig: Any, idx: Index, value: Any, op: int, pe: Integer, *, stream:
     Args:
         sig: array of uint64 on the symmetric heap.
         idx: index of the element: an integer, or a tuple with one integer per dimension of sig. Negative values do not count from the end.
-        value: non-negative integer.
+        value: integer, converted to uint64 modulo 2^64; on the host it must be in the range of uint64.
         op: pgas.SIGNAL_SET or pgas.SIGNAL_ADD.
         pe: number of the target PE; this PE is allowed.
         stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
@@ -194,7 +194,7 @@ def signal_wait_until(sig: Any, idx: Index, cmp: int, value: Any, *, stream: Any
         sig: array of uint64 on the symmetric heap.
         idx: index of the element: an integer, or a tuple with one integer per dimension of sig. Negative values do not count from the end.
         cmp: pgas.EQ, NE, GT, LE, LT, or GE: ``sig[idx] cmp value``.
-        value: non-negative integer.
+        value: integer, converted to uint64 modulo 2^64; on the host it must be in the range of uint64.
         stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
