@@ -81,8 +81,14 @@ def run(options: argparse.Namespace) -> int:
     for name, error in found.errors.items():
         print(f"{name} does not compile: {error}", file=sys.stderr)
     if found.ended is not None:
-        print(f"The program stopped after {found.launches} launches: {type(found.ended).__name__}: {found.ended}", file=sys.stderr)
+        print(_stopped(found.launches, found.ended), file=sys.stderr)
     return 1 if found.errors or not built else 0
+
+
+def _stopped(launches: int, error: Exception) -> str:
+    """Return the message about the exception that ended the program."""
+    count = "1 launch" if launches == 1 else f"{launches} launches"
+    return f"The program stopped after {count}: {': '.join(filter(None, (type(error).__name__, str(error))))}"
 
 
 def _take_options(options: argparse.Namespace) -> None:

@@ -1,5 +1,6 @@
 """``python -m pgas compile``: what kernels of a program need on a GPU."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -73,6 +74,12 @@ def test_kernels_of_a_program(tmp_path):
     assert found["store"]["instructions"] > 200, "the only path is p2p"
     assert found["plain"]["instructions"] < 100
     assert found["store"]["registers"] > found["plain"]["registers"] > 0
+
+
+def test_the_message_about_a_program_that_stopped():
+    stopped = importlib.import_module("pgas.compile")._stopped
+    assert stopped(1, AssertionError()) == "The program stopped after 1 launch: AssertionError"
+    assert stopped(2, ValueError("bad")) == "The program stopped after 2 launches: ValueError: bad"
 
 
 @pytest.mark.slow
