@@ -438,10 +438,11 @@ def free(array: SymmetricArray) -> None:
     If an exception leaves the block, the array stays until the job ends, because other PEs may not reach that line.
 
     Args:
-        array: an array returned by empty(), zeros(), ones(), full(), array(), or a _like form, not a view of one.
+        array: an array returned by empty(), zeros(), ones(), full(), array(), or a _like form, or a view of the whole array with its
+            shape and dtype, such as array[:].
 
     Raises:
-        ValueError: array is not a symmetric array, or is a view.
+        ValueError: array is not a symmetric array, or is a view with another shape, dtype, or first element.
         HeapError: array was freed before, PEs free different arrays, or the call failed on another PE.
 
     Example:

@@ -137,6 +137,16 @@ def test_truth_of_one_element_only(heap):
             bool(array)
 
 
+def test_a_view_of_the_whole_array_frees_it():
+    array = pgas.zeros((2, 3))
+    for part in (array[:1], array[:, 1:], array.reshape(6), array.view(np.int64), array.transpose()):
+        with pytest.raises(ValueError, match="array is a view of the float64 array"):
+            pgas.free(part)
+    pgas.free(array[:])
+    with pytest.raises(pgas.HeapError, match="already freed"):
+        pgas.free(array)
+
+
 @pytest.mark.parametrize("axes", [(), (None,), (1, 0, 2), ((1, 0, 2),), ([2, 0, 1],), (0, -1, 1)])
 def test_transpose_takes_axes_like_numpy(heap, axes):
     host = np.arange(24).reshape(2, 3, 4)

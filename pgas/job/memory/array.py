@@ -119,7 +119,7 @@ def check_freeable(array: Any, block: HeapBlock | None, heap: int) -> None:
     """Reject what is not an array that was allocated. block: the array's block; heap: address of this PE's heap.
 
     Raises:
-        ValueError: if array is not on the symmetric heap, or is a view.
+        ValueError: if array is not on the symmetric heap, or is a view with another shape, dtype, or first element.
         HeapError: if it was freed before.
     """
     if block is None:
