@@ -33,7 +33,8 @@ def put(
         dest: contiguous array or slice on the symmetric heap; any alignment.
         source: contiguous array with the same dtype and number of dimensions as dest, in any memory: symmetric heap, other global, shared,
             or local; through a NIC, only on the heap or registered.
-        pe: number of the target PE; this PE is allowed.
+        pe: number of the target PE; this PE is allowed, but then dest and source must not overlap, unless they are the
+            same elements.
         nelems: number of elements to copy, starting at the first element of each array. Default: all of source.
         qp: queue pair to use over a NIC transport: 1 to PGAS_IBGDA_NUM_RC_PER_PE, or 0 to select one by the calling thread's CTA, SM, or
             warp (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p; not accepted on the host. Default: 0.
@@ -95,7 +96,8 @@ def put_nbi(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, 
         dest: contiguous array or slice on the symmetric heap; any alignment.
         source: contiguous array with the same dtype and number of dimensions as dest, in any memory: symmetric heap, other global, shared,
             or local; through a NIC, only on the heap or registered.
-        pe: number of the target PE; this PE is allowed.
+        pe: number of the target PE; this PE is allowed, but then dest and source must not overlap, unless they are the
+            same elements.
         nelems: number of elements to copy, starting at the first element of each array. Default: all of source.
         qp: queue pair to use over a NIC transport: 1 to PGAS_IBGDA_NUM_RC_PER_PE, or 0 to select one by the calling thread's CTA, SM, or
             warp (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p; not accepted on the host. Default: 0.
@@ -156,7 +158,8 @@ def get(
         dest: contiguous array with the same dtype and number of dimensions as source, in any memory: symmetric heap, other global, shared,
             or local; through a NIC, only on the heap or registered.
         source: contiguous array or slice on the symmetric heap; any alignment.
-        pe: number of the PE to read from; this PE is allowed.
+        pe: number of the PE to read from; this PE is allowed, but then dest and source must not overlap, unless they are the
+            same elements.
         nelems: number of elements to copy, starting at the first element of each array. Default: all of source.
         qp: queue pair to use over a NIC transport: 1 to PGAS_IBGDA_NUM_RC_PER_PE, or 0 to select one by the calling thread's CTA, SM, or
             warp (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p; not accepted on the host. Default: 0.
@@ -215,7 +218,8 @@ def get_nbi(dest: Any, source: Any, pe: Integer, nelems: Integer | None = None, 
         dest: contiguous array with the same dtype and number of dimensions as source, in any memory: symmetric heap, other global, shared,
             or local; through a NIC, only on the heap or registered.
         source: contiguous array or slice on the symmetric heap; any alignment.
-        pe: number of the PE to read from; this PE is allowed.
+        pe: number of the PE to read from; this PE is allowed, but then dest and source must not overlap, unless they are the
+            same elements.
         nelems: number of elements to copy, starting at the first element of each array. Default: all of source.
         qp: queue pair to use over a NIC transport: 1 to PGAS_IBGDA_NUM_RC_PER_PE, or 0 to select one by the calling thread's CTA, SM, or
             warp (PGAS_IBGDA_RC_MAP_BY). Ignored by p2p; not accepted on the host. Default: 0.
@@ -337,7 +341,8 @@ def iput(
             through a NIC, only on the heap or registered.
         dst_stride: distance between consecutive elements of dest, in elements; at least 1.
         src_stride: distance between consecutive elements of source, in elements; at least 1.
-        pe: number of the target PE; this PE is allowed.
+        pe: number of the target PE; this PE is allowed, but then dest and source must not overlap, unless they are the
+            same elements.
         nelems: number of elements to copy. Default: as many as fit in both arrays at these strides.
         stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
@@ -397,7 +402,8 @@ def iget(
         source: contiguous one-dimensional array or slice on the symmetric heap; any alignment.
         dst_stride: distance between consecutive elements of dest, in elements; at least 1.
         src_stride: distance between consecutive elements of source, in elements; at least 1.
-        pe: number of the PE to read from; this PE is allowed.
+        pe: number of the PE to read from; this PE is allowed, but then dest and source must not overlap, unless they are the
+            same elements.
         nelems: number of elements to copy. Default: as many as fit in both arrays at these strides.
         stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 

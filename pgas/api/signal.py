@@ -40,7 +40,8 @@ def put_signal(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op: int
         idx: index of the element: an integer, or a tuple with one integer per dimension of sig. Negative values do not count from the end.
         value: integer, converted to uint64 modulo 2^64; on the host it must be in the range of uint64.
         op: pgas.SIGNAL_SET or pgas.SIGNAL_ADD.
-        pe: number of the target PE; this PE is allowed.
+        pe: number of the target PE; this PE is allowed, but then dest and source must not overlap, unless they are the
+            same elements.
         stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
@@ -101,7 +102,8 @@ def put_signal_nbi(dest: Any, source: Any, sig: Any, idx: Index, value: Any, op:
         idx: index of the element: an integer, or a tuple with one integer per dimension of sig. Negative values do not count from the end.
         value: integer, converted to uint64 modulo 2^64; on the host it must be in the range of uint64.
         op: pgas.SIGNAL_SET or pgas.SIGNAL_ADD.
-        pe: number of the target PE; this PE is allowed.
+        pe: number of the target PE; this PE is allowed, but then dest and source must not overlap, unless they are the
+            same elements.
         stream: host only. CUDA stream of Numba, cuda.core, CuPy, or PyTorch on which to perform the call. Default: perform it immediately.
 
     Raises:
