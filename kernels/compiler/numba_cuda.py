@@ -395,7 +395,7 @@ class CompiledKernel:
 
 
 def jit(function: Callable[..., Any], **options: Any) -> Any:
-    return telling(cuda.jit(**options)(function))
+    return telling(cuda.jit(function, **options))  # Not cuda.jit(**options)(function), which loses fastmath, extensions, and lto.
 
 
 def function_of(kernel: Any) -> Any:

@@ -105,6 +105,18 @@ print(found._get_or_create_context_uncached(None))
     assert on_gpus(program) == (0, "1\n", "")
 
 
+def test_options_reach_the_compiler():
+    """numba-cuda loses some if it gets them before the function."""
+    program = """
+import pgas
+import pgas.kernels.compiler.numba_cuda as compiler
+
+kernel = pgas.jit(lambda a: None, fastmath=True, lto=False, launch_bounds=256)
+print([compiler.options_of(kernel.dispatcher)[name] for name in ("fastmath", "lto", "launch_bounds")])
+"""
+    assert on_gpus(program) == (0, "[True, False, 256]\n", "")
+
+
 LAUNCH = """
 import contextlib, sys
 from types import SimpleNamespace
