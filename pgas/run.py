@@ -405,8 +405,8 @@ def _watch(
             if status is not None:
                 continue
             first = launchers.say_fate(pe.rank, pe.process.pid, how, own)
-            word.release()  # Because its status is known, no status of another PE can replace it.
             if own:
+                word.release()  # Because its status is known, no status of another PE can replace it.
                 status = first if news is None else news.status
             if own and not reason:
                 deadline = time.monotonic() + _GRACE_S

@@ -92,7 +92,7 @@ _KINDS = (
     Remedy("array on the heap",
         (r"symmetric (heap|array)|on this heap|the heap\b", r"use after free|already freed|never freed|cannot allocate \S+( \S+)? of",
          r"DLPack|__dlpack__", r"dtype|elements of type|shape must be|alignment must be",
-         r"must be contiguous|neither on the symmetric heap", r"axes must be a permutation"),
+         r"must be contiguous|neither on the symmetric heap", r"axes must be a permutation|truth value of"),
         "the call does not accept the array, because it was freed, is not symmetric, or has another dtype or layout; or the symmetric heap "
         "is full",
         "docs/api/memory.md lists the arrays and dtypes; PGAS_SYMMETRIC_SIZE and PGAS_MAX_MEMORY_PER_GPU limit the size of the heap; "

@@ -28,7 +28,7 @@ ROWS = [
 
 def descriptors(pes):
     """The peak of PE 0 over p2p: a descriptor of each PE's process, one of each PE's pipe or memory, and some others."""
-    return 2 * pes + 23
+    return 2 * pes + 27
 
 
 def requested(monkeypatch, settings):
