@@ -224,7 +224,7 @@ def sized(plain: str, perform: Any, dtype: Any, op: str | None = None, root: Any
 def any_size(plain: str, scope: Scope, perform: Any, dtype: Any = None) -> Any:
     """Return alone() of comparison.compared(), for a collective whose members may have different numbers of elements, or none."""
     word = word_of(plain, None if dtype is None else numpy_dtype(dtype))
-    return alone(plain + scope.suffix, scope, compared(perform, word, _no_size, None, _dest_of(plain)))
+    return alone(plain + scope.suffix, scope, compared(perform, word, _no_size))
 
 
 @device

@@ -7,8 +7,8 @@ call, in the same order on a channel. Calls on one team and channel must not ove
 
 Calls without ``channel=`` are compared among the members, without a round trip. If function, op, root, dtype, size, or the offset of dest
 differ, at least one of the members raises a DeviceError that names both calls, when the host waits for the kernel. Offsets are compared by
-a hash of 9 bits, and not in alltoallv, broadcast, and reducescatter. Calls with ``channel=``, which may meet a call of a kernel, are
-compared under PGAS_DEBUG=check, like those of kernels.
+a hash of 9 bits, and not in alltoallv, broadcast, collect, and reducescatter. Calls with ``channel=``, which may meet a call of a kernel,
+are compared under PGAS_DEBUG=check, like those of kernels.
 
 Without ``stream``, a call waits for its kernel, so dest is complete on return. With ``stream``, it returns immediately; later work in the
 stream may read dest and reuse source. The call raises a TypeError or ValueError and has no effect if the team is None, an array is not
@@ -199,12 +199,12 @@ def threads_of(blocks: int) -> int:
 
 def _call(name: str, values: dict[str, Any], moved: int, dtype: np.dtype) -> int:
     """Return the word by which the members compare a call that moves elements; 0 if it does nothing. moved, dtype: see _moved()."""
-    dest = Operand.of(name, "dest", values["dest"])
-    address = dest.address if dest.size else None
     if name in comparison.ANY_SIZE:
-        return comparison.word_of(name, dtype, dest=address)
+        return comparison.word_of(name, dtype)
     if moved == 0:
         return 0
+    dest = Operand.of(name, "dest", values["dest"])
+    address = dest.address if dest.size else None
     op = type(values["op"]).__name__ if "op" in values else None
     return comparison.word_of(name, dtype, op, int(values.get("root", 0)), moved, address)
 

@@ -384,21 +384,22 @@ def bind() -> None:
     for name, waits in (("put_signal", True), ("put_signal_nbi", False)):
         form = _copy_and_signal(name, wait=waits)
         HOST_FORMS[name] = remembering(name, form, waits=waits, value=_value(signal.put_signal))
-    repeated: dict[str, tuple[Callable[..., Any], bool | None]] = {
-        "put": (_copy("put", _put, wait=True), True),
-        "put_nbi": (_copy("put_nbi", _put, wait=False), False),
-        "get": (_copy("get", _get, wait=True), True),
-        "get_nbi": (_copy("get_nbi", _get, wait=False), False),
-        "iput": (_strided_copy("iput", _iput), True),
-        "iget": (_strided_copy("iget", _iget), True),
-        "fence": (_one_thread(sync.fence), True),
-        "flush": (_one_thread(sync.flush), True),
-        "quiet_pe": (_one_thread(sync.quiet_pe), True),
-        "quiet": (_order(sync.quiet, lambda job: job.complete("pgas.quiet")), None),
-        "barrier_all": (_order(sync.barrier_all, lambda job: job.meet("pgas.barrier_all()")), None),
-        "sync_all": (_order(sync.sync_all, lambda job: job.agree("pgas.sync_all()")), None),
+    for name, kernel, waits in (("put", _put, True), ("put_nbi", _put, False), ("get", _get, True), ("get_nbi", _get, False)):
+        HOST_FORMS[name] = remembering(name, _copy(name, kernel, wait=waits), waits=waits)
+    waiting = {
+        "iput": _strided_copy("iput", _iput),
+        "iget": _strided_copy("iget", _iget),
+        "fence": _one_thread(sync.fence),
+        "flush": _one_thread(sync.flush),
+        "quiet_pe": _one_thread(sync.quiet_pe),
     }
-    HOST_FORMS.update({name: remembering(name, form, waits=waits) for name, (form, waits) in repeated.items()})
+    HOST_FORMS.update({name: remembering(name, form, waits=True) for name, form in waiting.items()})
+    without_kernel = {
+        "quiet": _order(sync.quiet, lambda job: job.complete("pgas.quiet")),
+        "barrier_all": _order(sync.barrier_all, lambda job: job.meet("pgas.barrier_all()")),
+        "sync_all": _order(sync.sync_all, lambda job: job.agree("pgas.sync_all()")),
+    }
+    HOST_FORMS.update({name: remembering(name, form, waits=None) for name, form in without_kernel.items()})
     HOST_FORMS.update(
         set_lock=_one_thread(lock.set_lock),
         test_lock=_one_thread(lock.test_lock, int),

@@ -133,20 +133,20 @@ class Shadow:
         """Check an access against earlier ones, and note it."""
         thread, remote = new.epoch.thread, new.remote
         writes = new.kind in _WRITES
+        following = addr
         for page, lo, hi in self._cells(addr, nbytes):
-            self._check(page.writes, lo, hi, new, state, remote, addr, page.shift)
+            first, following = following, following + (hi - lo << page.shift)
+            self._check(page.writes, lo, hi, new, state, remote, first, page.shift)
             if not writes:
                 _update(page.reads, lo, hi, lambda old: _with(old, new, state, thread, remote))
-                addr += hi - lo << page.shift
                 continue
-            self._check(page.reads, lo, hi, new, state, remote, addr, page.shift)
+            self._check(page.reads, lo, hi, new, state, remote, first, page.shift)
             if new.atom:
                 _update(page.writes, lo, hi, lambda old: _with(old, new, state, thread, remote))
                 _update(page.reads, lo, hi, lambda old: _atomic_reads(old, state, thread, remote))
             else:
                 page.writes[lo:hi] = [new] * (hi - lo)
                 page.reads[lo:hi] = [None] * (hi - lo)
-            addr += hi - lo << page.shift
 
     def read(self, new: MemoryAccess, state: Knowledge, addr: int, nbytes: int, settled: Settled) -> None:
         """Check and note a load, faster than access() for an element in cells of 4 bytes. settled: of the thread in this state."""

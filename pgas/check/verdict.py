@@ -67,7 +67,7 @@ def of_failure(recorder: Recorder) -> str:
 
 
 def abstain(recorder: Recorder) -> None:
-    """End the logs without a report, because this PE has failed."""
+    """End the logs without a report: this PE has failed without one, or what it has done is not to be checked."""
     for part in _ended(recorder):
         if part.pe == 0:
             _write(part.folder / _REPORT, "")

@@ -95,6 +95,14 @@ def test_a_wait_comes_after_what_does_not_wait_for_it(tmp_path):
     ]
 
 
+def checked(folder, text, *arguments, pes=2):
+    """Run a program under the checker, and return the process that has ended."""
+    program = folder / "program.py"
+    program.write_text(text)
+    command = [sys.executable, "-m", "pgas.check", "-n", str(pes), program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
 READS = """
 import numpy as np
 import pgas
@@ -114,9 +122,7 @@ with pgas.init():
 
 def test_reads_do_not_race(tmp_path):
     """Atomic, plain, and by the host."""
-    (tmp_path / "reads.py").write_text(READS)
-    command = [sys.executable, "-m", "pgas.check", "-n", "2", tmp_path / "reads.py"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = checked(tmp_path, READS)
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
@@ -149,9 +155,7 @@ with pgas.init():
 
 def test_a_fence_orders_what_another_block_does_after_it(tmp_path):
     """Also if the block learns of the fence from another PE, which has fenced in between."""
-    (tmp_path / "back.py").write_text(PASSED_BACK)
-    command = [sys.executable, "-m", "pgas.check", "-n", "3", tmp_path / "back.py"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = checked(tmp_path, PASSED_BACK, pes=3)
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
@@ -188,10 +192,8 @@ with pgas.init():
 
 def test_an_atomic_read_and_other_operations(tmp_path):
     """A fence orders them; a store races with it, also after an atomic update, which does not."""
-    (tmp_path / "fetched.py").write_text(FETCHED)
     for argument, lines in ("", 0), ("store", 1):
-        command = [sys.executable, "-m", "pgas.check", "-n", "2", tmp_path / "fetched.py", argument]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+        said = checked(tmp_path, FETCHED, argument).stdout
         assert len(re.findall(r"atomic_fetch\(word, 0, 1\).* is read", said)) == lines, said
 
 
@@ -256,9 +258,7 @@ with pgas.init():
 
 def test_a_store_that_races_with_a_signal_is_one_report(tmp_path):
     """The wait has seen the signal, so the data behind it is not reported as well. An array is named although it has been freed."""
-    (tmp_path / "zeroed.py").write_text(ZEROED)
-    command = [sys.executable, "-m", "pgas.check", "-n", "2", tmp_path / "zeroed.py"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    said = checked(tmp_path, ZEROED).stdout
     assert said.count("pgas: these two accesses") == 1, said
     assert "sig[:]: sig[0] of PE 1" in said
 

@@ -53,11 +53,15 @@ def set_heap_size(memory: Memory, nbytes: int) -> None:
     memory.write(layout.HEAP_SIZE, struct.pack("<Q", nbytes))
 
 
+def _set_alarm(memory: Memory, value: int) -> None:
+    memory.write(memory.host_words + layout.ALARM, struct.pack("<Q", value))
+
+
 def poison(memory: Memory) -> None:
     """End the waits of running kernels, because the host has aborted the job."""
     if memory.host_words == 0:  # after close()
         return
-    memory.write(memory.host_words + layout.ALARM, struct.pack("<Q", state.LOST))
+    _set_alarm(memory, state.LOST)
     memory.write(layout.POISON, struct.pack("<Q", state.LOST))
 
 
@@ -65,7 +69,7 @@ def reset(memory: Memory) -> None:
     """Clear the error and the waiters. No kernel may run."""
     memory.fill(layout.WAITERS, _WAITERS_BYTES, 0)
     memory.fill(layout.POISON, layout.ERROR + layout.ERROR_RECORD.size - layout.POISON, 0)
-    memory.write(memory.host_words + layout.ALARM, bytes(8))
+    _set_alarm(memory, state.SOUND)
 
 
 def alarmed(memory: Memory) -> bool:
@@ -233,9 +237,9 @@ def waiters(memory: Memory, places: Places, my_pe: int, n_pes: int, nic: NIC | N
         found.append(Waiter(block, thread, operation.NAMES[op], _goal(record, places, nic), waited_s, writer))
     if not poisoned(memory):  # So that the waiters of a later error find free entries.
         memory.fill(layout.WAITERS, _WAITERS_BYTES, 0)
-        memory.write(memory.host_words + layout.ALARM, bytes(8))
+        _set_alarm(memory, state.SOUND)
         if poisoned(memory):  # by a kernel meanwhile, which has changed POISON before ALARM
-            memory.write(memory.host_words + layout.ALARM, struct.pack("<Q", state.FAILED))
+            _set_alarm(memory, state.FAILED)
     return sorted(found, key=lambda waiter: (waiter.block, waiter.thread))
 
 
