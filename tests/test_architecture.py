@@ -210,10 +210,10 @@ def test_the_compiler_is_known_in_one_folder():
     assert strangers == []
 
 
-def test_private_parts_of_numba_cuda_are_used_in_two_modules():
+def test_private_parts_of_numba_cuda_are_used_in_its_modules():
     """The other modules of the folder use it through cuda and types of interface.Backend."""
     knowing = {m for m in SOURCES if folder(m) == "kernels/compiler" for _, name in imported_names(m) if name.startswith("numba.cuda")}
-    assert knowing == {"pgas.kernels.compiler.numba_cuda", "pgas.kernels.compiler.numba_cuda_values"}
+    assert knowing == {f"pgas.kernels.compiler.numba_cuda{part}" for part in ("", "_bodies", "_values")}
 
 
 def test_few_places_choose_between_gpu_and_simulator():

@@ -138,6 +138,9 @@ class Backend(Protocol):
     def function_of(self, kernel: Any) -> Any:
         """Return the function that a dispatcher was made from, None for other objects."""
 
+    def keep_bodies(self, key: Key) -> None:
+        """Keep bodies of public functions on disk if that is possible. The key's first part is a hash of their source."""
+
     def keep(self, kernel: Any, key: Key) -> None:
         """Keep a dispatcher's code on disk if that is possible."""
 

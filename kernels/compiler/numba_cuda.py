@@ -1,4 +1,4 @@
-"""numba-cuda as the compiler. Only this module and numba_cuda_values.py use its private parts. interface.py documents its functions.
+"""numba-cuda as the compiler. Only this module and numba_cuda_*.py use its private parts. interface.py documents its functions.
 
 numba-cuda is in maintenance mode (its README, 2026-06), so that a back end for its successor will be another module in this directory.
 """
@@ -34,6 +34,7 @@ from numba.cuda.typing import signature
 from numba.cuda.typing.typeof import Purpose, typeof
 
 from pgas.base import disk_cache
+from pgas.kernels.compiler import numba_cuda_bodies
 from pgas.kernels.compiler import numba_cuda_values as numba_cuda_values  # registers them with numba-cuda
 from pgas.kernels.compiler.interface import Key
 from pgas.kernels.compiler.told import compiling as compiling  # a member of the interface, as are those below that have two names
@@ -309,8 +310,9 @@ def bits_of(typingctx, value):  # type: ignore[no-untyped-def]
 
 
 def overload(stub: Callable[..., Any], typing: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
+    named = numba_cuda_bodies.named(fitted(stub, typing, KernelTypeError), f"{stub.__module__}.{stub.__name__}")
     # strict=False because typing functions have annotations and bodies do not, and Numba also compares those.
-    numba_extending.overload(on_host, target="cuda", jit_options={"forceinline": True}, strict=False)(fitted(stub, typing, KernelTypeError))
+    numba_extending.overload(on_host, target="cuda", jit_options={"forceinline": True}, strict=False)(named)
     return on_host
 
 
@@ -496,6 +498,10 @@ class _Cache(disk_cache.OnDisk, dispatchers.CUDACache):  # type: ignore[misc, no
         super().__init__(function, key)
         # Keys cover free variables. Numba would hash their pickles, in which intrinsics and some enumerations have a process-specific id.
         self._py_func = SimpleNamespace(__code__=function.__code__, __closure__=None)
+
+
+def keep_bodies(key: Key) -> None:
+    numba_cuda_bodies.keep(lambda: (*key(), *versions()), _uses_pgas)
 
 
 def keep(kernel: Any, key: Key) -> None:

@@ -226,6 +226,10 @@ def function_of(kernel: Any) -> Any:
     return getattr(kernel, "fn", None)
 
 
+def keep_bodies(key: Key) -> None:
+    """Do nothing, because there is no machine code."""
+
+
 def keep(kernel: Any, key: Key) -> None:
     """Do nothing, because there is no machine code."""
 

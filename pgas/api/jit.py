@@ -42,7 +42,8 @@ def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **opt
     """Compile a kernel that may call pgas functions. Takes the same options as ``numba.cuda.jit``.
 
     In addition to what numba.cuda.jit does, compiled code is kept on disk under a key that contains everything it depends on (pgas, its
-    configuration, the values of globals and the device functions that the kernel uses, and all their options). A launch before pgas.init()
+    configuration, the values of globals and the device functions that the kernel uses, and all their options). The code of the pgas
+    functions that it calls is kept apart, so that a changed kernel is compiled quickly. A launch before pgas.init()
     or after pgas.finalize() raises an error. ``kernel[grid, block].bind(*args)`` makes repeated launches cheap. ``kernel.py_func`` is the
     function.
 
@@ -51,11 +52,11 @@ def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **opt
 
     Args:
         function: the kernel, without a signature: a launch compiles it for the types of its arguments.
-        cache: whether to keep compiled code on disk, in a directory ``pgas`` that only this user may enter, in the first of these locations
-            that permits it: NUMBA_CACHE_DIR if it is set, ``__pycache__`` next to the source, ``~/.cache/numba``. Code that another user
-            owns or may write is never loaded. Every process compiles a kernel again if it comes from no file (such as at the prompt), uses
-            globals without a plain value, or is linked with other code: that of numba-cuda (an array's reshape, float16) or what ``link=``
-            names. Default: True.
+        cache: whether to keep the kernel's compiled code on disk, in a directory ``pgas`` that only this user may enter, in the first of
+            these locations that permits it: NUMBA_CACHE_DIR if it is set, ``__pycache__`` next to the source, ``~/.cache/numba``. Code that
+            another user owns or may write is never loaded. Every process compiles a kernel again if it comes from no file (such as at the
+            prompt), uses globals without a plain value, or is linked with other code: that of numba-cuda (an array's reshape, float16) or
+            what ``link=`` names. Default: True.
         options: for numba.cuda.jit. In a block of 1,024 threads, a thread has 64 registers. Some calls over ibgda need more
             (``python -m pgas compile --transport ibgda`` prints how many); use ``launch_bounds=1024`` for them.
 
@@ -99,7 +100,7 @@ class Kernel:
         self.dispatcher = backend.jit(function, **options)
         self._configured: dict[Any, ConfiguredKernel] = {}
         if cache:
-            backend.keep(self.dispatcher, lambda: (_library_hash(), window.constants(), _fingerprint(self.dispatcher)))
+            backend.keep(self.dispatcher, lambda: (*_depended_on(), _fingerprint(self.dispatcher)))
 
     @property
     def py_func(self) -> Callable[..., Any]:
@@ -342,6 +343,14 @@ def _library_hash() -> str:
     for path in _sources():
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def _depended_on() -> tuple[str, window.Constants]:
+    """Return what code of pgas depends on, other than types."""
+    return _library_hash(), window.constants()
+
+
+backend.keep_bodies(_depended_on)
 
 
 def _sources() -> list[Path]:

@@ -12,6 +12,7 @@ Without a cache, every process compiles the code. Therefore, failures of the cac
 import contextlib
 import glob
 import hashlib
+import inspect
 import os
 import pickle
 import stat
@@ -156,6 +157,18 @@ class _Place:
 def places(impl: Any) -> list[Any]:
     """Return the _locator_classes for a subclass of one of Numba's CacheImpl."""
     return [_Place(locator, inside=inside) for inside in (False, True) for locator in impl._locator_classes]
+
+
+def files_of(impl: Any, function: Any, name: str, stamp: Any) -> Files:
+    """Return the files of code that belongs to a function, in the first of Numba's locations.
+
+    Raises:
+        NoPlace: if there is no directory.
+    """
+    found = (place.from_function(function, inspect.getfile(function)) for place in places(impl))
+    if (locator := next(filter(None, found), None)) is None:
+        raise NoPlace
+    return Files(locator.get_cache_path(), name, stamp, pickle.dumps)
 
 
 class Uncacheable(Exception):

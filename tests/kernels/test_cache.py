@@ -34,6 +34,10 @@ SIGNATURE = types.float32[::1], types.int32
 def hits(kernel, signature=SIGNATURE):
     kernel.dispatcher.compile(signature)
     return len(kernel.dispatcher._cache_hits)
+
+def kept_kernels():
+    paths = [os.path.join(folder, name) for folder, _, names in os.walk(os.environ["NUMBA_CACHE_DIR"]) for name in names]
+    return [path for path in paths if not os.path.basename(path).startswith("pgas.")]  # as the bodies of public functions
 """
 
 
@@ -231,8 +235,7 @@ print(hits(kernel))
 def test_cache_can_be_left_out(tmp_path):
     device_function(tmp_path, "x + 1")
     program = KERNEL.replace("@pgas.jit", "@pgas.jit(cache=False)")
-    kept = "[name for _, _, names in os.walk(os.environ['NUMBA_CACHE_DIR']) for name in names]"
-    assert python(tmp_path, f"{program}hits(kernel)\nprint(json.dumps({kept}))") == []
+    assert python(tmp_path, f"{program}hits(kernel)\nprint(json.dumps(kept_kernels()))") == []
 
 
 @pytest.mark.slow
@@ -250,7 +253,7 @@ ONE = 1.0
 def kernel(a, pe):
     pgas.p(a, 0, ONE, pe)
 assert hits(kernel) == 0
-print(json.dumps([name for _, _, names in os.walk(os.environ["NUMBA_CACHE_DIR"]) for name in names]))
+print(json.dumps(kept_kernels()))
 """
     for _ in range(2):
         assert python(tmp_path, program) == []
@@ -264,7 +267,7 @@ def test_kernel_that_links_other_code_compiles_and_leaves_no_file(tmp_path):
 def kernel(a, pe):
     pgas.put(a.reshape(a.size), a.reshape(a.size), pe)
 assert hits(kernel, (types.float32[:, ::1], types.int32)) == 0
-print(json.dumps([name for _, _, names in os.walk(os.environ["NUMBA_CACHE_DIR"]) for name in names]))
+print(json.dumps(kept_kernels()))
 """
     for _ in range(2):
         assert python(tmp_path, program) == []
@@ -290,7 +293,7 @@ def told():
         found = hits(pgas.jit(kernel.dispatcher.py_func))
     return found, [str(one.message) for one in said if one.category is pgas.PgasWarning]
 fresh = told()
-(path,) = [os.path.join(folder, name) for folder, _, names in os.walk(os.environ["NUMBA_CACHE_DIR"]) for name in names]
+(path,) = kept_kernels()
 os.truncate(path, 1000)
 broken = told()
 os.unlink(path)
@@ -307,6 +310,59 @@ def test_a_broken_file_and_a_full_disk(warm):
     assert fresh == [0, []]
     assert broken == [0, [f"{path} was not loaded, so the code is being recompiled: it is broken (1000 bytes)"]]
     assert full == [0, [f"{path} cannot be written, so code is compiled in every process: File too large"]]
+
+
+# ------------------------------------------------------------------------------------------- bodies of public functions
+
+BODIES = """
+import numba.cuda.compiler as numba_compiler
+from pgas import sass
+functions, compile_extra = [], numba_compiler.compile_extra
+def counting(*args, **kwargs):
+    functions.append(args)
+    return compile_extra(*args, **kwargs)
+numba_compiler.compile_extra = counting
+kind = {"f4": types.float32, "f2": types.float16}[os.environ.get("KIND", "f4")]
+
+def exchange(a, b, arrived, pe):
+    pgas.put_signal_block(a, b, arrived, 0, 1, pgas.SIGNAL_SET, pe)
+    pgas.signal_wait_until(arrived, 0, pgas.GE, 1)
+    pgas.barrier_all_block()
+
+def before(a, b, arrived, pe):
+    pgas.put_block(a, b, pe)
+    pgas.barrier_all()
+
+if "BEFORE" in os.environ:  # Numba numbers the functions of exchange differently then.
+    sass.build(before, (kind[::1], kind[::1], types.uint64[::1], types.int32))
+functions.clear()
+built = sass.build(exchange, (kind[::1], kind[::1], types.uint64[::1], types.int32))
+print(json.dumps([len(functions), [built.opcode(i) for i in built.instructions], built.registers]))
+"""
+
+
+def test_another_process_compiles_only_the_kernel(tmp_path):
+    """The three functions that it calls are kept, and their code is the same, whatever was compiled before."""
+    fresh, *code = python(tmp_path, BODIES)
+    assert fresh > 20
+    assert python(tmp_path, BODIES, BEFORE="1") == [1, *code]
+
+
+def test_bodies_for_other_types_and_constants(tmp_path):
+    """Each is compiled once."""
+    changes = {}, {"KIND": "f2"}, {"CHECK": "1"}
+    first, second = ([python(tmp_path, BODIES, **change) for change in changes] for _ in range(2))
+    assert all(count > 1 for count, *_ in first)
+    assert second == [[1, *code] for _, *code in first]
+    assert len({str(code) for _, *code in first}) == 3
+
+
+def test_bodies_of_reductions_differ(tmp_path):
+    program = """
+from pgas.kernels.compiler.numba_cuda_bodies import _description
+print(json.dumps([_description(cuda.typing.typeof.typeof(op)) for op in (pgas.SUM, pgas.MAX, pgas.PROD)]))
+"""
+    assert len(set(python(tmp_path, program))) == 3
 
 
 # ------------------------------------------------------------------------------------------------- Numba's own cache
@@ -362,8 +418,7 @@ compiled("calls_put_block", calls_put_block, SIGNATURE)
 def uncached(a, pe):
     pgas.p(a, 0, 1.0, pe)
 compiled("uncached", uncached, SIGNATURE)
-files = [name for _, _, names in os.walk(os.environ["NUMBA_CACHE_DIR"]) for name in names if name.endswith(".nbc")]
-print(json.dumps([found, sorted(name.split(".")[1].split("-")[0] for name in files)]))
+print(json.dumps([found, sorted(os.path.basename(path).split(".")[1].split("-")[0] for path in kept_kernels() if path.endswith(".nbc"))]))
 """
 
 

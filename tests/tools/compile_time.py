@@ -1,12 +1,14 @@
-"""How long the compiler takes: ``python tests/tools/compile_time.py [--json FILE]``, one PE, on a GPU.
+"""How long the first launch of a kernel takes: ``python tests/tools/compile_time.py [--json FILE]``, one PE, on a GPU.
 
-Measures the first launch of kernels without a disk cache, in one process: the very first, which includes the start of the compiler; then
-kernels that call functions for the first time; then kernels that call them again. Also the host's time for a launch, by
-``kernel[grid, block](...)`` and bound.
+Each kernel is launched in two processes. In the first, the disk cache is empty. In the second, it is as if the kernels' files had changed:
+Numba compiles the kernels, but finds the pgas functions that they call in the cache.
 """
 
-import functools
 import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,57 +28,64 @@ __all__ = ["main"]
 
 
 @pgas.jit(cache=False)
-def first_put_block(dest, source, sig, pe):
-    pgas.put_block(dest, source, pe)
-    pgas.quiet()
+def no_pgas(dest, source, sig, team):
+    dest[0] = source[0]
 
 
 @pgas.jit(cache=False)
-def new_put(dest, source, sig, pe):
-    pgas.put(dest, source, pe)
+def p_and_atomic(dest, source, sig, team):
+    pgas.p(dest, cuda.threadIdx.x, source[0], 0)
+    pgas.atomic_add(dest, 0, 1, 0)
 
 
 @pgas.jit(cache=False)
-def new_p_and_atomic(dest, source, sig, pe):
-    pgas.p(dest, cuda.threadIdx.x, source[0], pe)
-    pgas.atomic_add(dest, 0, 1, pe)
-
-
-@pgas.jit(cache=False)
-def new_put_signal_and_barrier(dest, source, sig, pe):
-    pgas.put_signal_block(dest, source, sig, 0, 1, pgas.SIGNAL_ADD, pe)
+def put_signal_wait_barrier(dest, source, sig, team):
+    pgas.put_signal_block(dest, source, sig, 0, 1, pgas.SIGNAL_SET, 0)
     if cuda.threadIdx.x == 0:
-        pgas.barrier_all()
+        pgas.signal_wait_until(sig, 0, pgas.GE, 1)
+    pgas.barrier_all_block()
 
 
 @pgas.jit(cache=False)
-def again_put_block(dest, source, sig, pe):
-    pgas.put_block(dest, source, pe)
-    pgas.p(dest, 0, 1, pe)
+def broadcast(dest, source, sig, team):
+    pgas.broadcast_block(team, dest, source, 0)
 
 
 @pgas.jit(cache=False)
-def again_put_signal(dest, source, sig, pe):
-    pgas.put_signal_block(dest, source, sig, 0, 2, pgas.SIGNAL_SET, pe)
-    pgas.quiet()
+def alltoall(dest, source, sig, team):
+    pgas.alltoall_block(team, dest, source)
 
 
 @pgas.jit(cache=False)
-def again_barrier(dest, source, sig, pe):
-    pgas.atomic_add(dest, 1, 1, pe)
-    if cuda.threadIdx.x == 0:
-        pgas.barrier_all()
+def reduce(dest, source, sig, team):
+    pgas.reduce_block(team, dest, source, pgas.SUM)
 
 
-def _seconds(work: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+def measure() -> dict[str, float]:
+    rows: dict[str, float] = {}
+    with pgas.init():
+        arrays = pgas.zeros(64, np.float32), pgas.zeros(64, np.float32), pgas.zeros(1, np.uint64)
+        dest, source, _ = arrays
+        team, stream = pgas.TEAM_WORLD, cuda.stream()
 
+        def timed(name: str, work: Callable[[], Any]) -> None:
+            started = time.perf_counter()
+            work()
+            pgas.synchronize()
+            rows[name] = time.perf_counter() - started
 
-def _repeat(call: Callable[[], Any], times: int) -> None:
-    for _ in range(times):
-        call()
+        for kernel in (no_pgas, p_and_atomic, put_signal_wait_barrier, broadcast, alltoall, reduce):
+
+            def launch(kernel: Any = kernel) -> None:
+                kernel[1, 32](*arrays, team)
+
+            timed(kernel.__name__, launch)
+        timed("pgas.barrier on a stream", lambda: pgas.barrier(team, stream=stream))
+        timed("pgas.broadcast on a stream", lambda: pgas.broadcast(team, dest, source, 0, stream=stream))
+        timed("pgas.reduce on a stream", lambda: pgas.reduce(team, dest, source, pgas.SUM, stream=stream))
+        for array in arrays:
+            pgas.free(array)
+    return rows
 
 
 def main() -> int:
@@ -84,30 +93,20 @@ def main() -> int:
     parser = Parser("compile_time", description=__doc__)
     parser.add_argument("--json", type=output_file, metavar="FILE")
     options = parser.parse_args()
-    rows: dict[str, float] = {}
-    with pgas.init() as job:
-        if job.n_pes != 1:
-            parser.error("run it without mpirun: one PE")
-        args = dest, source, sig = pgas.zeros(64, np.float32), pgas.zeros(64, np.float32), pgas.zeros(1, np.uint64)
-        for kernel in (
-            first_put_block, new_put, new_p_and_atomic, new_put_signal_and_barrier, again_put_block, again_put_signal, again_barrier,
-        ):  # fmt: skip
-
-            def launch(kernel: Any = kernel) -> None:
-                kernel[1, 32](*args, 0)
-                pgas.synchronize()
-
-            rows[f"{kernel.__name__}_ms"] = _seconds(launch) * 1e3
-        bound = again_put_block[1, 32].bind(*args, 0)
-        for name, call in (("launch_us", lambda: again_put_block[1, 32](*args, 0)), ("bound_launch_us", bound)):
-            rows[name] = _seconds(functools.partial(_repeat, call, 1000)) * 1e3
-            pgas.synchronize()
-        for name, value in rows.items():
-            print(f"{name:32} {value:10.1f}")
-        if options.json:
-            Path(options.json).write_text(json.dumps({"test": "compile_time", **pgas.info(), "rows": rows}, indent=1) + "\n")
-        for array in (dest, source, sig):
-            pgas.free(array)
+    with tempfile.TemporaryDirectory() as cache:
+        code = "import compile_time, json; print(json.dumps(compile_time.measure()))"
+        command = [sys.executable, "-c", code]
+        paths = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
+        environment = os.environ | {"NUMBA_CACHE_DIR": cache, "PYTHONPATH": paths}
+        runs = [json.loads(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout) for _ in range(2)]
+    print(f"{'first launch or call, s':32} {'empty cache':>12} {'file changed':>13}")
+    for name, value in runs[0].items():
+        print(f"{name:32} {value:12.2f} {runs[1][name]:13.2f}")
+    if options.json:
+        with pgas.init():
+            about = pgas.info()
+        rows = {name: {"empty_cache_s": value, "file_changed_s": runs[1][name]} for name, value in runs[0].items()}
+        Path(options.json).write_text(json.dumps({"test": "compile_time", **about, "rows": rows}, indent=1) + "\n")
     return 0
 
 

@@ -101,7 +101,7 @@ def test_flags(name, flag, monkeypatch, capsys):
 
 
 #: Variables that are free text.
-FREE = {"PGAS_SECRET", "PGAS_STARTED_BY"}
+FREE = {"PGAS_CHECK_LOGS", "PGAS_SECRET", "PGAS_SOFTHCA_NET", "PGAS_STARTED_BY"}
 
 
 @pytest.mark.slow
