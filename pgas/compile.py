@@ -6,7 +6,8 @@ never ran. Its own output is dropped.
 
 The command prints for each kernel: the number of SASS instructions, the registers of a thread, the bytes that it spills, the bytes of its
 stack, and how many of the instructions are loads, stores, atomics, and fences. A PGAS_ variable has the same meaning as for a job's
-kernels.
+kernels. On a GPU, numba-cuda optimizes again when it links a kernel (LTO), so that its machine code may differ a little from what is
+counted here.
 """
 
 import argparse
