@@ -22,6 +22,9 @@ from pgas.base.output import outlive_reader
 if TYPE_CHECKING:
     from pgas.check.order import Order
 
+#: PGAS_TIMEOUT of replays, in seconds, if it is not set: the other order can leave a wait without end.
+_TIMEOUT_S = 20
+
 
 def main(arguments: Sequence[str] | None = None, name: str = "python -m pgas.check") -> int:
     """Run the command line. name: the command's name in help and errors. Returns the exit status."""
@@ -78,25 +81,31 @@ def _replayed(asked: argparse.Namespace, order: "Order") -> str:
     number, found = asked.replay, order.findings.all
     if number > len(found):
         return f"pgas: report {number} does not exist: the program has {len(found)}"
-    plan = replay.Rerun.of(found[number - 1], order.site)
+    plan = replay.Rerun.of(found[number - 1], order)
     if plan is None:
-        kinds = "only a read and a write by kernels can, but not a collective, nor an atomic or signal that comes first"
-        return f"pgas: report {number} cannot be replayed: {kinds}"
+        return f"pgas: report {number} cannot be replayed: it is not about the order of two accesses"
     os.environ.pop("PGAS_SIM_WEAK", None)
+    os.environ.setdefault("PGAS_TIMEOUT", str(_TIMEOUT_S))
     seen = []
     for each, options in ((plan.normal(), {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}), (plan, {})):
         with tempfile.TemporaryDirectory(prefix="pgas-check-") as folder:
             each.write_to(Path(folder))
             _run(asked, Path(folder), **options)
-            seen.append(replay.values(Path(folder)))
-    late = plan.late
+            seen.append(replay.values(Path(folder), plan))
+            reordered = replay.is_reordered(Path(folder))
+    begin = f"pgas: report {number} with {plan.how}"
     different = replay.difference(*seen)
-    if different is None:
-        return f"pgas: report {number} with {late}: the same values are read ({len(seen[1])} values)"
-    (addr, nbytes, one), (_, _, other) = different
-    what, value = order.findings.element(addr), order.findings.value
-    line = f"{os.path.basename(plan.read[1])}:{plan.read[2]}"
-    return f"pgas: report {number} with {late}: {line} reads {value(addr, nbytes, other)} instead of {value(addr, nbytes, one)} from {what}"
+    if different is not None:
+        normal, late = different
+        _, file, line, _ = plan.shown
+        verb = "reads {} instead of {} from" if plan.read else f"and line {plan.second[2]} leave {{}} instead of {{}} in"
+        what = verb.format(replay.shown(late), replay.shown(normal))
+        return f"{begin}: {os.path.basename(file)}:{line} {what} {order.findings.element(late[0])}"
+    if not reordered or not seen[1]:
+        return f"{begin}: nothing to show, because the other access did not come before it"
+    last = seen[1][-1]
+    or_not = ", unless the collective has not made its access yet" if plan.calls else ""
+    return f"{begin}: both orders give {replay.shown(last)} in {order.findings.element(last[0])}: the program writes the same value{or_not}"
 
 
 if __name__ == "__main__":

@@ -127,6 +127,7 @@ class Mistake:
     text: str
     count: int = 1
     accesses: tuple[MemoryAccess, MemoryAccess] | None = None
+    addr: int = 0  #: of the first element that both access
     certain: bool = True  #: whether it is wrong in every run: a signal may be for a wait that this run did not need
 
     def plain(self) -> dict[str, Any]:
@@ -143,6 +144,7 @@ class _Race:
     state: Knowledge  #: of the thread of the second access
     pending: Knowledge | None
     element: str
+    addr: int
     count: int = 1
 
 
@@ -218,7 +220,7 @@ class Mistakes:
         if (known := self._races.get(key)) is not None:
             known.count += 1
         else:
-            self._races[key] = _Race(first, second, state, self.pending, self.element(addr))
+            self._races[key] = _Race(first, second, state, self.pending, self.element(addr), addr)
 
     # The report
 
@@ -234,7 +236,7 @@ class Mistakes:
                 found[key].count += race.count
                 continue
             text = f"  {self._described(race.first, one, race.element)}\n  {self._described(race.second, two, race.element)}\n  {why}"
-            found[key] = Mistake(one, two, missing, text, race.count, (race.first, race.second))
+            found[key] = Mistake(one, two, missing, text, race.count, (race.first, race.second), race.addr)
         for site, words in self._signals.items():
             if not words & self._awaited:
                 found[site] = Mistake(site, site, "wait", f"  {site.shown}: nobody waited for this signal", certain=False)
@@ -255,13 +257,6 @@ class Mistakes:
             first = (e.thread & ~OF_WARP) - e.block
             who = f"block {self.order.index(e)}, {'warp of ' if e.thread & OF_WARP else ''}thread {first}"
         return f"{site.shown}: {element} {access.what} by PE {e.pe}, {who}"
-
-    def value(self, addr: int, nbytes: int, bits: int) -> str:
-        """Return the value of an element."""
-        array = self._array(*self.order.place(addr))
-        if array is not None and array.kind == "f" and nbytes > 1:
-            return str(np.array(bits, f"u{nbytes}").view(f"f{nbytes}"))
-        return str(bits - (1 << 8 * nbytes) if array is not None and array.kind == "i" and bits >> 8 * nbytes - 1 else bits)
 
     def _array(self, pe: int, offset: int) -> _Array | None:
         return next((a for a in self._arrays.values() if a.start <= offset < a.start + a.nbytes), None) if pe >= 0 else None

@@ -1,4 +1,7 @@
-"""Run the programs of this folder one after another in one job, each with a log of its own: together.py FOLDER PROGRAM[:right]..."""
+"""Run the programs of this folder one after another in one job, each with a log of its own: together.py FOLDER PROGRAM[:right]...
+
+Programs whose folders have plans of replays follow these instead.
+"""
 
 import contextlib
 import io
@@ -6,13 +9,13 @@ import runpy
 import sys
 from pathlib import Path
 
-from pgas.check.record import install
+from pgas.check import record, replay
 
 HERE = Path(__file__).parent
 
 
 def main(folder, runs):
-    recorder = install(folder / "first")
+    recorder = (replay.follow if replay.is_planned(folder / runs[0]) else record.install)(folder / runs[0])
     for run in runs:
         name, _, form = run.partition(":")
         recorder.restart(folder / run)
