@@ -2,17 +2,22 @@
 
 An event of a thread is known in three ways: the kernel of the thread has ended, its block has met in a later barrier, or the thread itself
 has released something since. A clock therefore has three parts, and an entry of the first or second covers all threads of a kernel or of a
-block. Clocks never change, so that threads share them.
+block. Clocks never change, so that threads share them. When a warp has met, one entry stands for its threads, so that clocks stay small.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from pgas.sim.scheduler import WARP_SIZE
 
-@dataclass(frozen=True, eq=False, slots=True)
+
+@dataclass(eq=False, slots=True)
 class Epoch:
-    """The position of an event: its thread, the number of barriers that the thread's block had passed, and the thread's tick."""
+    """The position of an event: its thread, the number of barriers that the thread's block had passed, and the thread's tick.
+
+    It never changes, but is not frozen: that would take longer to make.
+    """
 
     pe: int
     lane: tuple[int, int]  #: PE and stream
@@ -20,6 +25,7 @@ class Epoch:
     block: int
     phase: int
     thread: int
+    warp: int  #: number that stands for the threads of its warp; for an operation of a warp or block, the same as thread
     tick: int
     since: int = 0  #: tick of the block's last barrier
     count: int = 1  #: number of threads of the block
@@ -39,6 +45,7 @@ class Clock:
             self.launches.get(e.lane, 0) >= e.launch > 0
             or self.blocks.get(e.block, -1) >= e.phase
             or self.threads.get(e.thread, -1) >= e.tick
+            or self.threads.get(e.warp, -1) >= e.tick
         )
 
     def __or__(self, other: "Clock") -> "Clock":
@@ -55,22 +62,40 @@ class Clock:
         """Return a clock that also knows a thread's events up to a tick."""
         return Clock(self.launches, self.blocks, self.threads | {thread: tick})
 
+    def with_warps(self, warps: Iterable[range], tick: int) -> "Clock":
+        """Return a clock that also knows the events of all threads of warps up to a tick; entries of these threads are dropped."""
+        threads = self.threads.copy()
+        for warp in warps:
+            for number in warp:
+                threads.pop(number, None)
+            threads[warp.start | OF_WARP] = tick
+        return Clock(self.launches, self.blocks, threads)
+
     def with_block(self, block: int, phase: int, first: int, count: int) -> "Clock":
         """Return a clock that also knows a phase of a block; entries of its threads (count from first on) are dropped."""
-        threads = {t: n for t, n in self.threads.items() if not first <= t < first + count} if self.threads else self.threads
-        return Clock(self.launches, self.blocks | {block: phase}, threads)
+        return Clock(self.launches, self.blocks | {block: phase}, _outside(self.threads, first, count))
 
     def with_launch(self, lane: tuple[int, int], launch: int, first: int, count: int) -> "Clock":
         """Return a clock that also knows a launch; entries of its blocks and threads (count from first on) are dropped."""
-        blocks = {b: n for b, n in self.blocks.items() if not first <= b < first + count} if self.blocks else self.blocks
-        threads = {t: n for t, n in self.threads.items() if not first <= t < first + count} if self.threads else self.threads
-        return Clock(self.launches | {lane: launch}, blocks, threads)
+        return Clock(self.launches | {lane: launch}, _outside(self.blocks, first, count), _outside(self.threads, first, count))
+
+    def tick_of(self, thread: int, warp: int) -> int:
+        """Return the tick up to which a thread's events are known, -1 for none."""
+        return max(self.threads.get(thread, -1), self.threads.get(warp, -1))
+
+    def ticks(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Yield the threads of a block that have an entry or whose warp has one, and its tick. first, last: of the block's threads."""
+        for number, tick in self.threads.items():
+            leader = number & ~OF_WARP
+            if first <= leader < last:
+                for thread in (number,) if leader == number else range(leader, min(leader + WARP_SIZE, last)):
+                    yield thread, tick
 
     def without(self, ended: Callable[[int], tuple[tuple[int, int], int] | None]) -> "Clock":
         """Return the clock without entries that say nothing new. ended: lane and number of a thread's launch, if it has ended."""
 
         def says(number: int) -> bool:
-            launch = ended(number)
+            launch = ended(number & ~(OF_WARP | OF_BLOCK))
             return launch is None or self.launches.get(launch[0], 0) < launch[1]
 
         return Clock(self.launches, {b: n for b, n in self.blocks.items() if says(b)}, {t: n for t, n in self.threads.items() if says(t)})
@@ -101,6 +126,12 @@ def joined(clocks: Iterable[Clock]) -> Clock:
         _latest([clock.blocks for clock in different]),
         _latest([clock.threads for clock in different]),
     )
+
+
+def _outside(entries: dict[int, int], first: int, count: int) -> dict[int, int]:
+    """Return the entries except those of threads, or their warps, from first on."""
+    last = first + count
+    return {t: n for t, n in entries.items() if not first <= t & ~OF_WARP < last} if entries else entries
 
 
 def _latest(parts: list[dict[Any, int]]) -> dict[Any, int]:

@@ -84,6 +84,11 @@ class Thread:
     def pe(self) -> int:
         return self.block.launch.pe
 
+    @property
+    def warp(self) -> int:
+        """The number that stands for all threads of its warp."""
+        return _of_warp(self.number - (self.number - self.block.first) % WARP_SIZE)
+
     def changed(self) -> None:
         """Forget what was derived from the thread's state and position."""
         self.loads.clear()
@@ -95,7 +100,7 @@ class Thread:
         if self.epoch is None:
             block, launch = self.block, self.block.launch
             self.epoch = Epoch(
-                launch.pe, launch.lane, launch.number, block.first, block.phase, self.number, self.tick, block.since, block.count
+                launch.pe, launch.lane, launch.number, block.first, block.phase, self.number, self.warp, self.tick, block.since, block.count
             )
         return self.epoch
 
@@ -305,8 +310,8 @@ class Order:
         known = lambda clock: clock.with_launch(launch.lane, launch.number, first, launch.nthreads * launch.nblocks)  # noqa: E731
         state = state.map(known, "happened", "visible")
         of_pe.ends.append((first, launch.lane, launch.number))
-        of_pe.lanes[launch.lane[1]] = replace(state, released=state.visible)
         of_pe.running = None
+        of_pe.lanes[launch.lane[1]] = replace(state, released=state.visible).every(lambda clock: clock.without(self._launch_of))
         of_pe.live.clear()
         for block in blocks:  # These refer to each other, and follow() collects no garbage.
             block.threads.clear()
@@ -346,10 +351,11 @@ class Order:
                 block.threads[number] = Thread(number, block, block.state, self._tick, pending)
             return
         threads = {number | pe << PE_SHIFT: self._thread(pe, number) for number in numbers}
-        state = joined([thread.passed() for thread in threads.values()])
         warps = list(_whole_warps(block, threads))
-        called = {_of_warp(warp.start): self._tick for warp in warps}
-        state = state.map(lambda clock: Clock(clock.launches, clock.blocks, clock.threads | called), "happened")
+        whole = {number for warp in warps for number in warp}
+        state = joined([thread.state if number in whole else thread.passed() for number, thread in threads.items()])
+        tick = self._tick
+        state = state.map(lambda clock: clock.with_warps(warps, tick), "happened", "visible")
         for warp in warps if block.together else ():
             state = _all_know(state, [threads[number] for number in warp], _of_warp(warp.start))
         for thread in threads.values():
@@ -434,6 +440,8 @@ class Order:
         if atomics.told is not None:
             self._returned(thread, atomics.told)
         atomics.add(before, thread.told())
+        if (launch := (pe, thread.block.launch.first)) != atomics.launch:  # This kernel's threads know that earlier ones have ended.
+            atomics.launch, atomics.told = launch, atomics.told.every(lambda clock: clock.without(self._launch_of))
         self._ticks(thread)
 
     @staticmethod
@@ -769,7 +777,8 @@ def _of_all(thread: Thread, width: int) -> Epoch:
     if not width or thread.block.count == 1:
         return epoch
     thread.block.together = True
-    return replace(epoch, thread=_of_warp(epoch.thread) if width == WARP_SIZE else epoch.thread | OF_BLOCK)
+    together = _of_warp(epoch.thread) if width == WARP_SIZE else epoch.thread | OF_BLOCK
+    return replace(epoch, thread=together, warp=together)
 
 
 def _whole_warps(block: _Block, threads: Container[int]) -> Iterator[range]:
@@ -785,7 +794,7 @@ def _all_know(state: Knowledge, threads: list[Thread], all_of_them: int) -> Know
     """Return a state that knows what each of these threads has completed of its own part of an operation of all of them."""
 
     def change(clock: Clock) -> Clock:
-        tick = min(clock.threads.get(thread.number, -1) for thread in threads)
+        tick = min(clock.tick_of(thread.number, thread.warp) for thread in threads)
         return clock if tick < 0 else clock.with_thread(all_of_them, tick)
 
     arrived = {pe: change(clock) for pe, clock in state.arrived.items()}

@@ -389,7 +389,7 @@ def _of_others(operation: Epoch, *complete: Clock | None) -> str | None:
     e = operation
     if not e.thread & (OF_WARP | OF_BLOCK):
         return None
-    by = [t for clock in complete if clock for t, tick in clock.threads.items() if e.block <= t < e.block + e.count and tick >= e.tick]
+    by = [t for clock in complete if clock for t, tick in clock.ticks(e.block, e.block + e.count) if tick >= e.tick]
     if not by:
         return None
     warp = e.thread & ~OF_WARP
@@ -404,7 +404,7 @@ def _known(update: "WordUpdate", state: Knowledge) -> bool:
 def _told_by_block(state: Knowledge, epoch: Epoch, later: Epoch) -> bool:
     """Whether a state knows something that a third thread, of the first event's block, has told since it last met before that event."""
     first, last, two = epoch.block, epoch.block + epoch.count, (epoch.thread, later.thread)
-    return any(first <= t < last and t not in two and tick >= epoch.since for t, tick in state.happened.threads.items())
+    return any(t not in two and tick >= epoch.since for t, tick in state.happened.ticks(first, last))
 
 
 def _call(what: tuple[Any, ...]) -> str:

@@ -189,6 +189,7 @@ class CudaAtomics:
     """Atomics of CUDA on a word: the value before each of the last ones, and what those before it tell."""
 
     told: Knowledge | None = None  #: what all of them tell
+    launch: tuple[int, int] = (-1, -1)  #: of the last one: PE and first thread
     last: deque[tuple[int | None, Knowledge]] = field(default_factory=lambda: deque(maxlen=4 * _MOST))
 
     def add(self, before: int | None, told: Knowledge) -> None:
