@@ -49,8 +49,15 @@ class Clock:
         )
 
     def __or__(self, other: "Clock") -> "Clock":
-        if self is other or not (other.launches or other.blocks or other.threads):
+        if self is other:
             return self
+        if type(other) is Clock and not (other.launches or other.blocks or other.threads):
+            return self
+        if type(self) is not Clock or type(other) is not Clock:
+            one, its = _known(self), _known(other)
+            if type(one) is not Clock or type(its) is not Clock:
+                return JoinedClock((self, other))
+            return self if (both := one | its) is one else both
         launches = latest(self.launches, other.launches)
         blocks = latest(self.blocks, other.blocks)
         threads = latest(self.threads, other.threads)
@@ -60,6 +67,8 @@ class Clock:
 
     def with_thread(self, thread: int, tick: int) -> "Clock":
         """Return a clock that also knows a thread's events up to a tick."""
+        if type(self) is not Clock:
+            return JoinedClock((self,), (thread, tick))
         return Clock(self.launches, self.blocks, self.threads | {thread: tick})
 
     def with_warps(self, warps: Iterable[range], tick: int) -> "Clock":
@@ -116,11 +125,88 @@ class Clock:
         )
 
 
+class JoinedClock(Clock):
+    """A clock that is computed when somebody asks for more than its first part.
+
+    Each of many atomics on a word tells what all before it have told; most threads never ask.
+    """
+
+    __slots__ = ("_entry", "_first", "_made", "_parts")
+
+    _first: Clock  #: what is known without more work
+    _parts: tuple[Clock, ...]
+    _entry: tuple[int, int] | None  #: a thread and its tick, which it also knows
+    _made: Clock | None
+
+    def __init__(self, parts: tuple[Clock, ...], entry: tuple[int, int] | None = None) -> None:
+        first = parts[0]
+        _set_first(self, (first._made or first._first) if isinstance(first, JoinedClock) else first)
+        _set_parts(self, parts)
+        _set_entry(self, entry)
+        _set_made(self, None)
+
+    def made(self) -> Clock:
+        """Return the clock with all that its parts know."""
+        if self._made is None:
+            plain: list[Clock] = []
+            entries: dict[int, int] = {}
+            seen, left = {id(self)}, [self]
+            while left:
+                clock = left.pop()
+                if (entry := clock._entry) is not None and entries.get(entry[0], -1) < entry[1]:
+                    entries[entry[0]] = entry[1]
+                for part in clock._parts:
+                    if id(part) not in seen:
+                        seen.add(id(part))
+                        if isinstance(part, JoinedClock) and part._made is None:
+                            left.append(part)
+                        else:
+                            plain.append(part._made or NOTHING if isinstance(part, JoinedClock) else part)
+            made = joined([*plain, Clock(threads=entries)])
+            _set_made(self, made)
+            _set_first(self, made)
+            _set_parts(self, ())
+            _set_entry(self, None)
+        return self._made  # type: ignore[return-value]
+
+    launches = property(lambda self: self.made().launches)
+    blocks = property(lambda self: self.made().blocks)
+    threads = property(lambda self: self.made().threads)
+
+    def covers(self, e: Epoch) -> bool:
+        """Whether an event is known: most often by the first part."""
+        return self._first.covers(e) or self.made().covers(e)
+
+
+_set_first, _set_parts, _set_entry, _set_made = (getattr(JoinedClock, name).__set__ for name in ("_first", "_parts", "_entry", "_made"))
+
+
+def _known(clock: Clock) -> Clock:
+    return (clock._made or clock) if isinstance(clock, JoinedClock) else clock
+
+
+def joined_later(one: Clock, other: Clock) -> Clock:
+    """Return a clock that knows what both know, computed later if what the first knows without more work is little.
+
+    Otherwise, many clocks computed later would each have to join many large parts.
+    """
+    first = one._first if isinstance(one, JoinedClock) else one
+    if len(first.threads) + len(first.blocks) <= _FEW:
+        return JoinedClock((one, other))
+    return _computed(one) | _computed(other)
+
+
+def _computed(clock: Clock) -> Clock:
+    return clock.made() if isinstance(clock, JoinedClock) else clock
+
+
 def joined(clocks: Iterable[Clock]) -> Clock:
     """Return a clock that knows what any of these knows; cheaper than one ``|`` after the other if most share their parts."""
     different = list({id(clock): clock for clock in clocks}.values())
     if len(different) == 1:
         return different[0]
+    if any(type(clock) is not Clock for clock in different):
+        return JoinedClock(tuple(different))
     return Clock(
         _latest([clock.launches for clock in different]),
         _latest([clock.blocks for clock in different]),
@@ -145,6 +231,9 @@ def _latest(parts: list[dict[Any, int]]) -> dict[Any, int]:
                 found[key] = n
     return found
 
+
+#: Number of threads and blocks in a clock that others are joined to later.
+_FEW = 16
 
 #: Position of the PE in the numbers of threads and blocks. The number of a block is that of its first thread.
 PE_SHIFT = 40

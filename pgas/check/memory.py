@@ -41,6 +41,7 @@ class MemoryAccess:
     call: Any = None  #: call of a collective, whose members' accesses do not race
     state: Knowledge | None = None  #: of the thread that wrote
     same: bool = False  #: whether the store changed nothing
+    beside: tuple[Any, ...] | None = None  #: of an atomic, see Shadow.atomic()
 
     @property
     def remote(self) -> int:
@@ -190,6 +191,48 @@ class Shadow:
             page.writes[cell], page.reads[cell] = new, None
             cell += 1
 
+    def atomic(self, new: MemoryAccess, state: Knowledge, addr: int, nbytes: int) -> None:
+        """Check and note an atomic of CUDA, faster than access() if the last one of the word was made in the same state.
+
+        That is, whatever the threads know to have happened, the same stores and operations are complete for them. Then the accesses that
+        were not ordered before the last one are not ordered before the new one either, except for those of its own thread.
+        """
+        page = self._pages.get(addr >> _PAGE_SHIFT)
+        if page is None or not page.shift or (addr | nbytes) & 3 or nbytes > _ELEMENT or (addr & _PAGE - 1) + nbytes > _PAGE:
+            self.access(new, state, addr, nbytes)
+            return
+        cell = (addr & _PAGE - 1) >> _WORD_SHIFT
+        end = cell + (nbytes >> _WORD_SHIFT)
+        old = page.writes[cell]
+        members = _members(old)
+        beside = members[-1].beside if members else None
+        if (
+            beside is None
+            or beside[0] is not state.visible
+            or beside[1] is not state.arrived
+            or beside[2] is not state.updates
+            or beside[3] is not state.fenced
+            or any(entry is not old for entry in page.writes[cell:end])
+            or any(page.reads[cell:end])
+        ):
+            self.access(new, state, addr, nbytes)
+            if all(access.atom == new.atom for access in _members(page.writes[cell])):
+                new.beside = state.visible, state.arrived, state.updates, state.fenced
+            return
+        thread, block, phase = new.epoch.thread, new.epoch.block, new.epoch.phase
+        kept, of_phase = [], 0
+        for access in members:
+            epoch = access.epoch
+            if epoch.thread == thread:
+                continue
+            if epoch.block == block and epoch.phase == phase:
+                of_phase += 1
+                if of_phase >= _OF_PHASE:
+                    continue
+            kept.append(access)
+        new.beside = beside
+        page.writes[cell:end] = [(*kept[-_OF_CELL:], new) if kept else new] * (end - cell)
+
     def writers(self, addr: int) -> tuple[MemoryAccess, ...]:
         """Return the last writes of the word at an address."""
         page, lo, _ = next(self._cells(addr, 1 if addr % 4 else 4))
@@ -233,6 +276,8 @@ def _members(entry: Entry) -> tuple[MemoryAccess, ...]:
 def _unordered(entry: Entry, new: MemoryAccess, state: Knowledge, remote: int) -> list[MemoryAccess]:
     """Return the accesses of a cell that race with a new one."""
     thread = new.epoch.thread
+    if new.atom:  # Most often, what is there is atomic, too.
+        return [old for old in _members(entry) if old.conflicts(new) and not old.ordered_before(state, thread, remote)]
     return [old for old in _members(entry) if not old.ordered_before(state, thread, remote) and old.conflicts(new)]
 
 

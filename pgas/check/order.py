@@ -10,7 +10,7 @@ from typing import Any
 from pgas.base import collector
 from pgas.base.errors import PgasError
 from pgas.check import collectives, log, memory, words
-from pgas.check.clocks import OF_BLOCK, OF_WARP, PE_SHIFT, Clock, Epoch
+from pgas.check.clocks import OF_BLOCK, OF_WARP, PE_SHIFT, Clock, Epoch, joined_later
 from pgas.check.collectives import Operands
 from pgas.check.memory import FROM, GOT, READ, REMOTE, SOURCE, WRITE, MemoryAccess, Race, Shadow
 from pgas.check.report import Mistakes, SourceLine
@@ -434,21 +434,31 @@ class Order:
 
     def _cuda_atomic(self, pe: int, number: int, addr: int, nbytes: int, site: int, before: int | None) -> None:
         thread = self._thread(pe, number)
-        self._touch(thread, MemoryAccess(WRITE, thread.now(), site, "is changed by an atomic of CUDA", atom=memory.CUDA), addr, nbytes)
         word = _global(addr, pe)
-        atomics = self._atomics.setdefault(word, words.CudaAtomics())
-        if atomics.told is not None:
-            self._returned(thread, atomics.told)
+        self.findings.pending = thread.pending
+        access = MemoryAccess(WRITE, thread.now(), site, "is changed by an atomic of CUDA", atom=memory.CUDA)
+        self._memory.atomic(access, thread.state, word, nbytes)
+        atomics = self._atomics.get(word)
+        if atomics is None:
+            atomics = self._atomics[word] = words.CudaAtomics()
+        launch = thread.block.launch
+        told = atomics.told_to(launch.lane, launch.number, thread.state)
+        if told is not None:
+            self._returned(thread, told, joined_later(thread.state.happened, told.happened))
         atomics.add(before, thread.told())
-        if (launch := (pe, thread.block.launch.first)) != atomics.launch:  # This kernel's threads know that earlier ones have ended.
-            atomics.launch, atomics.told = launch, atomics.told.every(lambda clock: clock.without(self._launch_of))
         self._ticks(thread)
 
     @staticmethod
-    def _returned(thread: Thread, told: Knowledge) -> None:
-        """Note what the writers of a value told that an atomic has returned: loads and stores may use it after a fence only."""
+    def _returned(thread: Thread, told: Knowledge, happened: Clock) -> None:
+        """Note what the writers of a value told that an atomic has returned: loads and stores may use it after a fence only.
+
+        happened: what the thread then knows to have happened.
+        """
         thread.pending = told if thread.pending is None else thread.pending | told
-        thread.state = thread.state | Knowledge(happened=told.happened, sources=told.sources)
+        state = thread.state
+        thread.state = Knowledge(
+            happened, state.visible, state.released, state.fenced, state.sources | told.sources, state.gotten, state.arrived, state.updates
+        )  # fmt: skip
         thread.changed()
 
     def _cuda_fence(self, pe: int, number: int, scope: str) -> None:
@@ -528,7 +538,8 @@ class Order:
         mine = next((update for update in reversed(word.updates) if update.access.epoch.thread == thread.number), None)
         if mine is not None:
             thread.state = thread.state | mine.arrival
-        self._returned(thread, word.told(turn))
+        told = word.told(turn)
+        self._returned(thread, told, thread.state.happened | told.happened)
 
     def _acquired(
         self, pe: int, turn: int, number: int, site: int, addr: int, nbytes: int, comparison: int | None, value: int, found: int

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any
 
 from pgas.check import clocks
@@ -27,17 +28,16 @@ class Knowledge:
     def __or__(self, other: "Knowledge") -> "Knowledge":
         if self is other:
             return self
-        values = [getattr(self, name) | getattr(other, name) for name in _CLOCKS]
-        if all(value is getattr(self, name) for value, name in zip(values, _CLOCKS, strict=True)):
-            arrived, updates = _joined(self.arrived, other.arrived), latest(self.updates, other.updates)
-            if arrived is self.arrived and updates is self.updates:
-                return self
-        return _made(values, _joined(self.arrived, other.arrived), latest(self.updates, other.updates))
+        mine = _clocks(self)
+        values = [one if one is its else one | its for one, its in zip(mine, _clocks(other), strict=True)]
+        arrived, updates = _joined(self.arrived, other.arrived), latest(self.updates, other.updates)
+        if arrived is self.arrived and updates is self.updates and all(value is one for value, one in zip(values, mine, strict=True)):
+            return self
+        return _made(values, arrived, updates)
 
     def every(self, change: Callable[[Clock], Clock]) -> "Knowledge":
         """Return a state all of whose clocks are changed alike."""
-        values = [change(getattr(self, name)) for name in _CLOCKS]
-        return _made(values, {pe: change(c) for pe, c in self.arrived.items()}, self.updates)
+        return _made(map(change, _clocks(self)), {pe: change(c) for pe, c in self.arrived.items()}, self.updates)
 
     def map(self, change: Callable[[Clock], Clock], *names: str) -> "Knowledge":
         """Return a state some of whose clocks are changed alike."""
@@ -47,10 +47,12 @@ class Knowledge:
 
 _CLOCKS = tuple(f.name for f in fields(Knowledge))[:6]
 
+_clocks = attrgetter(*_CLOCKS)
 
-def _made(values: list[Clock], arrived: dict[int, Clock], updates: dict[Chain, int]) -> Knowledge:
-    known: dict[str, Any] = dict(zip(_CLOCKS, values, strict=True))
-    return Knowledge(**known, arrived=arrived, updates=updates)
+
+def _made(values: Iterable[Clock], arrived: dict[int, Clock], updates: dict[Chain, int]) -> Knowledge:
+    happened, visible, released, fenced, sources, gotten = values
+    return Knowledge(happened, visible, released, fenced, sources, gotten, arrived, updates)
 
 
 def joined(states: Iterable[Knowledge]) -> Knowledge:

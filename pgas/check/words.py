@@ -2,7 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pgas.check.log import ADD, ATOMIC_ADD, ATOMIC_SET, PLAIN, SET
 from pgas.check.memory import MemoryAccess
@@ -189,14 +190,31 @@ class CudaAtomics:
     """Atomics of CUDA on a word: the value before each of the last ones, and what those before it tell."""
 
     told: Knowledge | None = None  #: what all of them tell
-    launch: tuple[int, int] = (-1, -1)  #: of the last one: PE and first thread
     last: deque[tuple[int | None, Knowledge]] = field(default_factory=lambda: deque(maxlen=4 * _MOST))
+    by: dict[Any, int] = field(default_factory=dict)  #: by lane, the last launch whose threads tell something
+    known: bool = False  #: whether the thread of the next one knows all of it
+
+    def told_to(self, lane: Any, launch: int, state: Knowledge) -> Knowledge | None:
+        """Return what those so far tell a thread, which makes the next one; None if it knows that already.
+
+        A thread that releases the stores of a launch knows all that the launch's threads knew, because that is told as a whole.
+        """
+        if self.by.get(lane) == launch:
+            return self.told
+        self.known = all(state.released.launches.get(of, 0) >= number for of, number in self.by.items())
+        if self.known:
+            self.by.clear()
+        self.by[lane] = launch
+        return None if self.known else self.told
 
     def add(self, before: int | None, told: Knowledge) -> None:
         """Note an atomic, and what its thread tells."""
         earlier = self.told or Knowledge()
         self.last.append((before, earlier))
-        self.told = earlier | told
+        if not self.known:  # What happened before it, its thread tells, too: the word has just told it that.
+            told = replace(earlier, happened=told.happened, sources=told.sources) | told
+        self.told = told
+        self.known = False
 
     def seen(self, comparison: int | None, value: int) -> Knowledge:
         """Return what a thread must have been told whose wait has ended: by all but the last ones, without which the condition held."""

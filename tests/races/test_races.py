@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import pickle
+import random
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 import without_order
 from jobs import mpirun
 
-from pgas.check import replay
+from pgas.check import clocks, replay
 from pgas.check.log import ACQUIRED, HAS_MET, LOAD, MEETS, MET, UPDATE, merged
 from pgas.check.order import Order
 
@@ -104,6 +105,27 @@ def test_a_wait_comes_after_what_does_not_wait_for_it(tmp_path):
         *((1, event) for event in logs[1]),
         *((0, event) for event in logs[0][3:]),
     ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_clock_that_is_computed_later_knows_the_same(seed, monkeypatch):
+    """Of atomics by threads of three warps on two words, each of which tells what all before it have told."""
+
+    def told(few):
+        monkeypatch.setattr(clocks, "_FEW", few)
+        choose, words, threads = random.Random(seed), [clocks.NOTHING] * 2, [clocks.NOTHING] * 96
+        for tick in range(200):
+            word, thread = choose.randrange(2), choose.randrange(96)
+            words[word] = threads[thread] = clocks.joined_later(threads[thread], words[word]).with_thread(thread, tick)
+            if choose.random() < 0.05:
+                warp = choose.randrange(3) * 32
+                met = clocks.joined(threads[warp : warp + 32]).with_warps([range(warp, warp + 32)], tick)
+                threads[warp : warp + 32] = [met] * 32
+            if choose.random() < 0.05:
+                words[word] = words[word].with_block(0, tick, 32, 32)
+        return [(clock.launches, clock.blocks, clock.threads) for clock in (*words, *threads)]
+
+    assert told(-1) == told(1000)
 
 
 def checked(folder, text, *arguments, pes=2):
