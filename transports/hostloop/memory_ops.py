@@ -23,6 +23,9 @@ SLEEP_MIN_US, SLEEP_MAX_US = 10, 500
 #: Number of the last turn for which idle() sleeps at most 50 µs. Threads for which kernels wait must not pass a larger number to idle().
 LAST_SHORT_TURN = YIELDS + 4 * (50 - SLEEP_MIN_US)
 
+#: A yield that takes longer shows that another thread needs the core.
+CROWDED_NS = 50_000
+
 
 def _primitive(arity: int, build: Callable[..., Any]) -> Any:
     """Make an intrinsic of int64 arguments and an int64 result. build: builds its instructions."""
@@ -158,16 +161,27 @@ def clock() -> int:
 
 
 @on_host
+def worked(turns: int) -> int:
+    """Return the turns with which idle() begins again after work: a thread that has slept yields next, to see whether the core is free."""
+    return 0 if turns < YIELDS else SPINS - 1
+
+
+@on_host
 def idle(turns: int) -> int:
-    """Back off: spin, then yield, then sleep. turns: consecutive turns of the caller's loop without work.
+    """Back off: spin, then yield, then sleep. Return the number of turns from which the caller counts on.
 
     Sleeps grow by 1 µs every fourth turn: 50 µs after about 5 ms without work, 500 µs after half a second. A doorbell therefore waits at
-    most a hundredth of the preceding idle time, and an idle software NIC costs next to nothing.
+    most a hundredth of the preceding idle time, and an idle software NIC costs next to nothing. If another thread needs the core, sleeps of
+    50 µs begin at once, because the scheduler gives threads that yield an equal share of it.
+
+    Args:
+        turns: consecutive turns of the caller's loop without work.
     """
     if turns < SPINS:
-        return 0
+        return turns
     if turns < YIELDS:
+        before = clock()
         _sched_yield()
-    else:
-        _usleep(uint32(min(SLEEP_MAX_US, SLEEP_MIN_US + (turns - YIELDS) // 4)))
-    return 0
+        return turns if clock() - before < CROWDED_NS else LAST_SHORT_TURN
+    _usleep(uint32(min(SLEEP_MAX_US, SLEEP_MIN_US + (turns - YIELDS) // 4)))
+    return turns

@@ -16,7 +16,7 @@ from pgas.base import events
 from pgas.base.events import DONE, POSTED, RUNG_BY_PROXY
 from pgas.kernels import codes, layout
 from pgas.transports.hostloop.compiled import kernel
-from pgas.transports.hostloop.memory_ops import LAST_SHORT_TURN, idle, load, load_acquire, store, store_release
+from pgas.transports.hostloop.memory_ops import LAST_SHORT_TURN, idle, load, load_acquire, store, store_release, worked
 from pgas.transports.ibrc import tables as t
 from pgas.transports.ibrc import timeline
 from pgas.transports.ibrc.timeline import note
@@ -30,7 +30,7 @@ def _make(stamp: int) -> Callable[[int], int]:
         tail = completed = 0  # requests posted, requests completed
         posted = 0  # bytes posted of the request at tail
         unrung = waiting = 0  # queue pairs whose doorbell is due, and the WQEBBs or work requests they have built
-        turns = 0
+        turns = waits = 0  # turns since the last work, and the argument of idle()
         while load_acquire(own + t.STOP) == 0:
             turns += 1
             request = control + layout.RING + ((tail & mask) << layout.REQUEST_SHIFT)
@@ -86,7 +86,7 @@ def _make(stamp: int) -> Callable[[int], int]:
             if completed != before:
                 turns = 0
                 store_release(control + layout.COMPLETED, completed)
-            idle(min(turns, LAST_SHORT_TURN))
+            waits = idle(worked(waits) if turns == 0 else min(waits + 1, LAST_SHORT_TURN))
         return stamp
 
     return loop

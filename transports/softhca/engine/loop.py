@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pgas.transports.hostloop.compiled import device, kernel
+from pgas.transports.hostloop.memory_ops import worked
 from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine import SOURCES, states
 from pgas.transports.softhca.engine.completer import release_held, stall
@@ -81,8 +82,7 @@ def _make(stamp: int) -> Callable[[int], int]:
                 qps, work = load(hca + t.CTL_QPS), load(hca + t.CTL_WORK)
                 for row in range(load_acquire(hca + t.CTL_QP_LIMIT)):
                     busy |= visit(hca, qps + row * t.QP_ROW, work)
-            idle_turns = 0 if busy else idle_turns + 1
-            idle(idle_turns)
+            idle_turns = idle(worked(idle_turns) if busy else idle_turns + 1)
         return stamp
 
     return loop

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pgas.transports.hostloop.compiled import device, kernel
-from pgas.transports.hostloop.memory_ops import SLEEP_MAX_US, SLEEP_MIN_US
+from pgas.transports.hostloop.memory_ops import SLEEP_MAX_US, SLEEP_MIN_US, worked
 from pgas.transports.hostloop.sockets import wait_readable
 from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine import dma, states
@@ -65,7 +65,8 @@ def wait(port: int, turns: int) -> int:
     """Back off like memory_ops.idle(), but end a sleep if a packet comes. turns: consecutive passes without work."""
     if turns < YIELDS:
         return idle(turns)
-    return wait_readable(load(port + r.PORT_FD), 1000 * min(SLEEP_MAX_US, SLEEP_MIN_US + (turns - YIELDS) // 4))
+    wait_readable(load(port + r.PORT_FD), 1000 * min(SLEEP_MAX_US, SLEEP_MIN_US + (turns - YIELDS) // 4))
+    return turns
 
 
 def _make(stamp: int) -> Callable[[int], int]:
@@ -83,8 +84,7 @@ def _make(stamp: int) -> Callable[[int], int]:
                 for row in range(load_acquire(hca + t.CTL_QP_LIMIT)):
                     busy |= visit_any(hca, qps + row * t.QP_ROW, work)
                 send_frames(port)
-            idle_turns = 0 if busy else idle_turns + 1
-            wait(port, idle_turns)
+            idle_turns = wait(port, worked(idle_turns) if busy else idle_turns + 1)
         dma.settle(dma.by_dma(hca))
         return stamp
 
