@@ -272,7 +272,7 @@ check-rxe-wire: $(VENV)/dev
 check-rxe-machines: $(VENV)/dev
 	$(RXE) run --forks --timeout 5400 sh -ec '$(RXE_MACHINES)'
 
-## check-rxe-netem: the wire of the software NIC on two machines: its speed next to Soft-RoCE, and jobs over a bad network (netem)
+## check-rxe-netem: the software NIC on two machines: its speed next to Soft-RoCE, and jobs over a bad network (netem) or a dead link
 check-rxe-netem: $(VENV)/dev
 	$(RXE) run --forks --also pgas.transports.softhca.wire.loop --timeout 5400 sh -ec '$(RXE_NETEM)'
 

@@ -46,9 +46,7 @@ def job() -> int:
 def measure(transport: str, hca: dict[str, str]) -> list[list[float]]:
     """Return the figures of the runs of each test."""
     with tempfile.TemporaryDirectory() as folder:
-        ended = nodes.run(
-            Path(folder), ["-m", "rxe.speed", "job"], {**os.environ, **JOB, **hca, "PGAS_TRANSPORT": transport}, n=1, limit=300
-        )
+        ended = nodes.run(Path(folder), ["-m", "rxe.speed", "job"], {**os.environ, **JOB, **hca, "PGAS_TRANSPORT": transport}, n=1)
     assert ended.statuses == [0, 0], ended
     rows = [line.split() for line in re.findall(r"^\[PE 0\] (\d+ .*yes.*)$", ended.outs[0], re.MULTILINE)]
     assert len(rows) == RUNS * len(TESTS), ended
