@@ -41,6 +41,7 @@ class MemoryAccess:
     call: Any = None  #: call of a collective, whose members' accesses do not race
     state: Knowledge | None = None  #: of the thread that wrote
     same: bool = False  #: whether the store changed nothing
+    lasting: bool = False  #: whether it is the read of a collective until its member returns; the next collectives wait for it
     beside: tuple[Any, ...] | None = None  #: of an atomic, see Shadow.atomic()
 
     @property
@@ -73,7 +74,7 @@ class MemoryAccess:
     def conflicts(self, other: "MemoryAccess") -> bool:
         """Whether two accesses to the same bytes must be ordered; one of them writes."""
         if self.call is not None and other.call is not None:
-            if self.call == other.call:
+            if self.call == other.call or self.lasting or other.lasting:
                 return False
             if self.kind == other.kind == REMOTE and self.call[:2] == other.call[:2]:
                 return False  # Calls on one channel follow each other.

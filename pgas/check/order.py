@@ -127,6 +127,7 @@ class Came:
     operands: Operands
     told: Knowledge
     passed: Knowledge
+    last: Epoch  #: of its reads that may come after what it tells the others
 
 
 @dataclass(eq=False)
@@ -653,21 +654,17 @@ class Order:
             self.findings.mismatch(meeting.what, what, pe, of_pe.sites[site])
         if what[0] in _COMPLETING:
             self._quiet(thread, None)
-        meeting.came[pe] = came = Came(
-            thread.state,
-            thread.now(),
-            site,
-            Operands(dest, dest_bytes, source, source_bytes, part, rows),
-            thread.told(),
-            thread.passed(),
-        )
+        state, epoch, told, passed = thread.state, thread.now(), thread.told(), thread.passed()
         self._ticks(thread)
+        operands = Operands(dest, dest_bytes, source, source_bytes, part, rows)
+        meeting.came[pe] = came = Came(state, epoch, site, operands, told, passed, thread.now())
         if what[0] in _BARRIERS:
             return
         if meeting.root in (None, pe):
-            access = MemoryAccess(READ, came.epoch, site, f"is read by {what[0]}", call=call)
-            for offset, nbytes in collectives.read(what[0], came.operands, len(members)):
-                self._touch_for(came.state, access, source + offset, nbytes)
+            for read in came.epoch, came.last:
+                access = MemoryAccess(READ, read, site, f"is read by {what[0]}", call=call, lasting=read is came.last)
+                for offset, nbytes in collectives.read(what[0], came.operands, len(members)):
+                    self._touch_for(came.state, access, source + offset, nbytes)
         if collectives.is_staged(what[0], came.operands, len(members), limit):
             self._receives(meeting, call, pe)
         elif meeting.root == pe or (meeting.root is None and len(meeting.came) == len(members)):
@@ -720,6 +717,8 @@ class Order:
             if member in members and (meeting.root in (None, member) or member == pe):
                 told = told | came.told | Knowledge(updates={(group, meeting.members, member, pe): meeting.number})  # type: ignore[dict-item]
         self.findings.saw(thread.now(), told, site)
+        own = meeting.came[pe].last
+        told = told | Knowledge(happened=Clock().with_thread(own.thread, own.tick))
         block = thread.block
         threads = [thread]
         if width == WARP_SIZE < block.count:

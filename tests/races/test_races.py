@@ -311,10 +311,11 @@ def test_the_command_reports_and_shows_the_wrong_value(tmp_path):
 
 
 #: Programs whose replay shows no other value. Four write the same value again. collect_again: the members wait for each other before they
-#: write; launch_taken_for_barrier: a launch waits for the other PEs; lock_without_acquire: the read would have to be early.
+#: write; launch_taken_for_barrier: a launch waits for the other PEs; put_into_source: the collective waits for the one that is held;
+#: lock_without_acquire: the read would have to be early.
 SHOW_NOTHING = {
     "alltoall_then_fcollect", "collect_again", "launch_taken_for_barrier", "leader_returns_credit_too_early", "lock_without_acquire",
-    "root_runs_ahead", "signals_overtake",
+    "put_into_source", "root_runs_ahead", "signals_overtake",
 }  # fmt: skip
 
 
