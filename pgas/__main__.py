@@ -48,6 +48,9 @@ def main() -> int:
             module = importlib.import_module(path)
             asked.description = module.__doc__
             getattr(module, "add_arguments", lambda parser: None)(asked)
+    if not sys.argv[1:]:
+        parser.print_help(sys.stderr)
+        return 2
     arguments = parser.parse_args()
     try:
         return importlib.import_module(_COMMANDS[arguments.command][1]).run(arguments) or 0

@@ -126,6 +126,7 @@ def _parse(arguments: Sequence[str] | None, name: str) -> argparse.Namespace:
     parser = Parser(prog=name, description=__doc__, formatter_class=form, unread=transports, starts_jobs=True)
     count = within(1, MAX_PES)
     parser.add_argument("-n", type=count, default=1, metavar="N", help="number of PEs on this node (default: 1)")
+    parser.add_argument("-np", dest="n", type=count, default=argparse.SUPPRESS, help=argparse.SUPPRESS)  # as for mpirun
     parser.add_argument("--nnodes", type=count, default=1, metavar="N", help="number of nodes (default: 1)")
     parser.add_argument("--node-rank", type=within(0, MAX_PES - 1), default=0, metavar="I", help="number of this node, from 0 (default: 0)")
     parser.add_argument("--master", type=host_and_port, metavar="HOST:PORT", help="address at which node 0 listens; required with --nnodes")

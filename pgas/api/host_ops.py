@@ -284,7 +284,11 @@ def _element(function: str, name: str, array: Any, idx: Any) -> tuple[Any, np.dt
     if len(indices) != len(operand.shape) or not all(
         parameters.is_integer(i) and 0 <= i < n for i, n in zip(indices, operand.shape, strict=True)
     ):
-        raise ValueError(f"pgas.{function}: idx must be a subscript of {name}, which has the shape {operand.shape}, not {idx!r}")
+        from_end = any(parameters.is_integer(i) and i < 0 for i in indices)
+        raise ValueError(
+            f"pgas.{function}: idx must be a subscript of {name}, which has the shape {operand.shape}, not {idx!r}"
+            + "; subscripts do not count from the end" * from_end
+        )
     return tuple(int(i) for i in indices) if isinstance(idx, tuple) else int(idx), operand.dtype
 
 

@@ -31,6 +31,7 @@ def main(arguments: Sequence[str] | None = None, name: str = "python -m pgas.che
     outlive_reader()
     parser = Parser(prog=name, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=within(1, MAX_PES), default=1, metavar="N", help="number of PEs (default: 1)")
+    parser.add_argument("-np", dest="n", type=within(1, MAX_PES), default=argparse.SUPPRESS, help=argparse.SUPPRESS)  # as for mpirun
     parser.add_argument("--json", metavar="FILE", help="also write the findings to a file")
     replay = "run again with the accesses of report N in the other order, and print the wrong value"
     parser.add_argument("--replay", type=within(1, 10**6), metavar="N", help=replay)

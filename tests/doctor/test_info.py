@@ -14,6 +14,7 @@ import pytest
 from strangers import NOBODY, stranger
 
 import pgas
+from pgas import __main__ as commands
 from pgas.base import config
 from pgas.base.errors import HeapError
 from pgas.doctor import hca
@@ -151,6 +152,13 @@ def test_unknown_command():
     done = info(1, "infos")
     assert done.returncode == 2
     assert "invalid choice: 'infos'" in done.stderr
+
+
+def test_no_command(capsys, monkeypatch):
+    """The commands are listed."""
+    monkeypatch.setattr("sys.argv", ["pgas"])
+    assert commands.main() == 2
+    assert "check this machine and print remedies" in capsys.readouterr().err
 
 
 def listens(name):

@@ -340,6 +340,7 @@ def test_a_machine_that_does_not_come_and_a_wrong_key(tmp_path):
     ("arguments", "words"),
     [
         (["-n", "0", "x.py"], "argument -n: 0 is out of range; it must be 1 to 4096"),
+        (["-np", "0", "x.py"], "argument -np: 0 is out of range; it must be 1 to 4096"),
         (["-n", "9" * 20, "x.py"], f"argument -n: {'9' * 20} is out of range; it must be 1 to 4096"),
         (["-n", "9" * 5000, "x.py"], f"argument -n: '{'9' * 80}...' is not an integer; it must be 1 to 4096"),
         (["-n", "\N{SUPERSCRIPT TWO}", "x.py"], "argument -n: '\N{SUPERSCRIPT TWO}' is not an integer; it must be 1 to 4096"),
