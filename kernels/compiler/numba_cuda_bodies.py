@@ -10,7 +10,6 @@ functions have hashes of their code for names.
 
 import functools
 import hashlib
-import pickle
 import re
 import types as python
 import zlib
@@ -156,7 +155,7 @@ def _code_of(result: Any, mark: Callable[..., Any]) -> tuple[Any, ...] | None:
         keep(module)
     callers_first = list(texts.values())[::-1]  # NVVM takes only those functions from a module that the modules before it call.
     entry = names[result.fndesc.mangled_name]
-    return result.signature.return_type, entry, library.use_cooperative, zlib.compress(pickle.dumps(callers_first), 1)
+    return result.signature.return_type, entry, library.use_cooperative, zlib.compress("\0".join(callers_first).encode(), 1)
 
 
 def _renamed(text: str, names: dict[str, str]) -> str:
@@ -170,7 +169,7 @@ def _restored(kept: tuple[Any, ...], args: tuple[Any, ...], mark: Callable[..., 
     returned, entry, cooperative, modules = kept
     context = cuda_target.target_context
     description = ExternalFunctionDescriptor(entry, returned, args, CUDACallConv(context))
-    library = _KeptLibrary(context.codegen(), entry, pickle.loads(zlib.decompress(modules)))
+    library = _KeptLibrary(context.codegen(), entry, zlib.decompress(modules).decode().split("\0"))
     library._setup_functions.append(mark)
     library.use_cooperative = cooperative
     return SimpleNamespace(
