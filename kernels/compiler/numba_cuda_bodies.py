@@ -22,6 +22,7 @@ from numba.cuda import types as types
 from numba.cuda.codegen import CUDACodeLibrary
 from numba.cuda.core.callconv import CUDACallConv
 from numba.cuda.core.funcdesc import ExternalFunctionDescriptor
+from numba.cuda.core.targetconfig import ConfigStack
 from numba.cuda.cudadrv.nvvm import NVVM
 from numba.cuda.typing import signature
 
@@ -67,7 +68,7 @@ def named(typing: Callable[..., Any], name: str) -> Callable[..., Any]:
         # A copy, because two public functions may share a body.
         copy = python.FunctionType(body.__code__, body.__globals__, body.__name__, body.__defaults__, body.__closure__)
         copy.__kwdefaults__, copy.__qualname__, copy.__module__ = body.__kwdefaults__, body.__qualname__, body.__module__
-        copy.__dict__.update(body.__dict__, public_name=name)
+        copy.__dict__.update(body.__dict__, _pgas_public_name=name)
         return copy
 
     return typed
@@ -86,8 +87,10 @@ def keep(key: Callable[[], tuple[Any, ...]], mark: Callable[..., Any]) -> None:
 def _keeping(compile_device: Callable[..., Any], key: Callable[[], tuple[Any, ...]], mark: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(compile_device)
     def compiled(self: Any, args: tuple[Any, ...], return_type: Any = None) -> Any:
-        name = getattr(self.py_func, "public_name", None)
+        name, flags = getattr(self.py_func, "_pgas_public_name", None), ConfigStack.top_or_none()
         if name is None or args in self.overloads or None in (operands := list(map(_description, args))):
+            return compile_device(self, args, return_type)
+        if self.targetoptions.get("debug") or (flags is not None and flags.debuginfo):  # Numba links such modules in another way.
             return compile_device(self, args, return_type)
         try:
             library, *other = key()
@@ -112,7 +115,7 @@ def _keeping(compile_device: Callable[..., Any], key: Callable[[], tuple[Any, ..
 
 def _description(type_: Any) -> str | None:
     """Return a text that says everything about a type that a body can depend on, None for types that have no such text."""
-    if isinstance(type_, types.Array):
+    if type(type_) is types.Array:
         element = _description(type_.dtype)
         return element and f"{element}[{type_.ndim}, {type_.layout}, {type_.mutable}, {type_.aligned}]"
     if isinstance(type_, types.BaseTuple):
@@ -129,6 +132,8 @@ def _description(type_: Any) -> str | None:
 def _code_of(result: Any, mark: Callable[..., Any]) -> tuple[Any, ...] | None:
     """Return what _restored() needs, None for code that is more than IR."""
     library = result.library
+    if any(isinstance(module, _Text) for module in library.modules):  # Their callers would have to come first.
+        return None
     if library._linking_files or library.needs_cudadevrt or library.referenced_objects or {*library._setup_functions} - {mark}:
         return None
     modules = list(dict.fromkeys(library.modules))

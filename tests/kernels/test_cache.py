@@ -357,6 +357,20 @@ def test_bodies_for_other_types_and_constants(tmp_path):
     assert len({str(code) for _, *code in first}) == 3
 
 
+def test_debug_kernels_use_no_kept_bodies(tmp_path):
+    """Numba compiles the modules of such a kernel one by one, so that each must define its function for others."""
+    program = (
+        BODIES
+        + """
+kernel = pgas.jit(cache=False, debug=True, opt=False)(exchange)
+kernel.dispatcher.compile((kind[::1], kind[::1], types.uint64[::1], types.int32))
+(compiled,) = kernel.dispatcher.overloads.values()
+print(json.dumps(sorted({type(module).__name__ for module in compiled._codelibrary.modules})))
+"""
+    )
+    assert [python(tmp_path, program) for _ in range(2)] == [["Module"]] * 2
+
+
 def test_bodies_of_reductions_differ(tmp_path):
     program = """
 from pgas.kernels.compiler.numba_cuda_bodies import _description
