@@ -41,7 +41,7 @@ class MemoryAccess:
     call: Any = None  #: call of a collective, whose members' accesses do not race
     state: Knowledge | None = None  #: of the thread that wrote
     same: bool = False  #: whether the store changed nothing
-    lasting: bool = False  #: whether it is the read of a collective until its member returns; the next collectives wait for it
+    began: Epoch | None = None  #: of a collective's read, which lasts until its member returns: where the member called
     beside: tuple[Any, ...] | None = None  #: of an atomic, see Shadow.atomic()
 
     @property
@@ -49,10 +49,17 @@ class MemoryAccess:
         """PE of an operation that changes or atomically reads its memory, else -1."""
         return self.pe if self.kind == REMOTE or self.atom == READS else -1
 
-    def ordered_before(self, state: Knowledge, thread: int, remote_pe: int) -> bool:
-        """Whether this access is complete before one that a thread in a state makes; remote_pe: PE of an operation, else -1."""
+    def ordered_before(self, state: Knowledge, thread: int, remote_pe: int, call: Any = None) -> bool:
+        """Whether this access is complete before one that a thread in a state makes.
+
+        Args:
+            remote_pe: PE of an operation, else -1.
+            call: call of a collective that makes the other access.
+        """
         kind, epoch = self.kind, self.epoch
         if kind == READ:
+            if self.began is not None and call is not None and call[:2] == self.call[:2]:  # Calls on one channel follow each other.
+                epoch = self.began
             return epoch.thread == thread or state.happened.covers(epoch)
         if kind == WRITE:
             if epoch.thread == thread or state.visible.covers(epoch):
@@ -74,7 +81,7 @@ class MemoryAccess:
     def conflicts(self, other: "MemoryAccess") -> bool:
         """Whether two accesses to the same bytes must be ordered; one of them writes."""
         if self.call is not None and other.call is not None:
-            if self.call == other.call or self.lasting or other.lasting:
+            if self.call == other.call:
                 return False
             if self.kind == other.kind == REMOTE and self.call[:2] == other.call[:2]:
                 return False  # Calls on one channel follow each other.
@@ -278,8 +285,8 @@ def _unordered(entry: Entry, new: MemoryAccess, state: Knowledge, remote: int) -
     """Return the accesses of a cell that race with a new one."""
     thread = new.epoch.thread
     if new.atom:  # Most often, what is there is atomic, too.
-        return [old for old in _members(entry) if old.conflicts(new) and not old.ordered_before(state, thread, remote)]
-    return [old for old in _members(entry) if not old.ordered_before(state, thread, remote) and old.conflicts(new)]
+        return [old for old in _members(entry) if old.conflicts(new) and not old.ordered_before(state, thread, remote, new.call)]
+    return [old for old in _members(entry) if not old.ordered_before(state, thread, remote, new.call) and old.conflicts(new)]
 
 
 def _atomic_reads(entry: Entry, state: Knowledge, thread: int, remote: int) -> Entry:

@@ -661,10 +661,9 @@ class Order:
         if what[0] in _BARRIERS:
             return
         if meeting.root in (None, pe):
-            for read in came.epoch, came.last:
-                access = MemoryAccess(READ, read, site, f"is read by {what[0]}", call=call, lasting=read is came.last)
-                for offset, nbytes in collectives.read(what[0], came.operands, len(members)):
-                    self._touch_for(came.state, access, source + offset, nbytes)
+            access = MemoryAccess(READ, came.last, site, f"is read by {what[0]}", call=call, began=came.epoch)
+            for offset, nbytes in collectives.read(what[0], came.operands, len(members)):
+                self._touch_for(came.state, access, source + offset, nbytes)
         if collectives.is_staged(what[0], came.operands, len(members), limit):
             self._receives(meeting, call, pe)
         elif meeting.root == pe or (meeting.root is None and len(meeting.came) == len(members)):
