@@ -56,7 +56,7 @@ def jit(function: Callable[..., Any] | None = None, *, cache: bool = True, **opt
             these locations that permits it: NUMBA_CACHE_DIR if it is set, ``__pycache__`` next to the source, ``~/.cache/numba``. Code that
             another user owns or may write is never loaded. Every process compiles a kernel again if it comes from no file (such as at the
             prompt), uses globals without a plain value, or is linked with other code: that of numba-cuda (an array's reshape, float16) or
-            what ``link=`` names. Default: True.
+            what ``link=`` names. The code of pgas functions is kept in any case, in NUMBA_CACHE_DIR or ``~/.cache/numba``. Default: True.
         options: for numba.cuda.jit. In a block of 1,024 threads, a thread has 64 registers. Some calls over ibgda need more
             (``python -m pgas compile --transport ibgda`` prints how many); use ``launch_bounds=1024`` for them.
 

@@ -284,7 +284,7 @@ def _members(entry: Entry) -> tuple[MemoryAccess, ...]:
 def _unordered(entry: Entry, new: MemoryAccess, state: Knowledge, remote: int) -> list[MemoryAccess]:
     """Return the accesses of a cell that race with a new one."""
     thread = new.epoch.thread
-    if new.atom:  # Most often, what is there is atomic, too.
+    if new.atom:  # Most often, what is there is also atomic.
         return [old for old in _members(entry) if old.conflicts(new) and not old.ordered_before(state, thread, remote, new.call)]
     return [old for old in _members(entry) if not old.ordered_before(state, thread, remote, new.call) and old.conflicts(new)]
 

@@ -211,7 +211,7 @@ class CudaAtomics:
         """Note an atomic, and what its thread tells."""
         earlier = self.told or Knowledge()
         self.last.append((before, earlier))
-        if not self.known:  # What happened before it, its thread tells, too: the word has just told it that.
+        if not self.known:  # What happened before it, its thread also tells: the word has just told it that.
             told = replace(earlier, happened=told.happened, sources=told.sources) | told
         self.told = told
         self.known = False

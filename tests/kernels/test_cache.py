@@ -37,7 +37,7 @@ def hits(kernel, signature=SIGNATURE):
 
 def kept_kernels():
     paths = [os.path.join(folder, name) for folder, _, names in os.walk(os.environ["NUMBA_CACHE_DIR"]) for name in names]
-    return [path for path in paths if not os.path.basename(path).startswith("pgas.")]  # as the bodies of public functions
+    return [path for path in paths if not os.path.basename(path).startswith("pgas.")]  # bodies of public functions begin so
 """
 
 

@@ -116,7 +116,7 @@ def test_a_link_that_is_down_for_two_seconds(tmp_path, transport):
 
 
 def test_a_link_that_stays_down(tmp_path):
-    """Every PE ends with an error that names a PE. The store is behind the link, too."""
+    """Every PE ends with an error that names a PE. The store is also behind the link."""
     job, said = job_with_fault(tmp_path, "p2p,ibgda", 0, 100_000)
     assert 0 not in job.statuses, job
     assert max(job.ended) - said["down"] < int(JOB["PGAS_TIMEOUT"]) + 10, job

@@ -171,8 +171,8 @@ def idle(turns: int) -> int:
     """Back off: spin, then yield, then sleep. Return the number of turns from which the caller counts on.
 
     Sleeps grow by 1 µs every fourth turn: 50 µs after about 5 ms without work, 500 µs after half a second. A doorbell therefore waits at
-    most a hundredth of the preceding idle time, and an idle software NIC costs next to nothing. If another thread needs the core, sleeps of
-    50 µs begin at once, because the scheduler gives threads that yield an equal share of it.
+    most a hundredth of the preceding idle time, and an idle software NIC costs next to nothing. But if another thread needs the core,
+    sleeps of 50 µs begin at once, because the scheduler gives threads that yield an equal share of it.
 
     Args:
         turns: consecutive turns of the caller's loop without work.
