@@ -140,7 +140,7 @@ def _code_of(result: Any, mark: Callable[..., Any]) -> tuple[Any, ...] | None:
     defined = {f.name: m for m in modules for f in m.functions if not f.is_declaration and f.linkage in _EXTERNAL}
     names, texts = dict[str, str](), dict[Any, str]()
 
-    def keep(module: Any) -> None:
+    def rename(module: Any) -> None:
         """Give the functions of a module their names, after those that they call."""
         if module in texts:
             return
@@ -150,14 +150,14 @@ def _code_of(result: Any, mark: Callable[..., Any]) -> tuple[Any, ...] | None:
                 function.linkage = "linkonce_odr"  # as a caller's library does
                 own[function.name] = str(len(own))
             elif function.name in defined:
-                keep(defined[function.name])
+                rename(defined[function.name])
         text = _renamed(str(module), names | own)
         own = {name: f"pgas_{hashlib.sha256(text.encode()).hexdigest()[:40]}_{number}" for name, number in own.items()}
         names.update(own)
         texts[module] = _renamed(str(module), names)
 
     for module in modules:
-        keep(module)
+        rename(module)
     callers_first = list(texts.values())[::-1]  # NVVM takes only those functions from a module that the modules before it call.
     entry = names[result.fndesc.mangled_name]
     return result.signature.return_type, entry, library.use_cooperative, zlib.compress("\0".join(callers_first).encode(), 1)

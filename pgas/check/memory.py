@@ -42,7 +42,7 @@ class MemoryAccess:
     state: Knowledge | None = None  #: of the thread that wrote
     same: bool = False  #: whether the store changed nothing
     began: Epoch | None = None  #: of a collective's read, which lasts until its member returns: where the member called
-    beside: tuple[Any, ...] | None = None  #: of an atomic, see Shadow.atomic()
+    made_in: tuple[Any, ...] | None = None  #: what its thread knew, for a CUDA atomic (Shadow.atomic)
 
     @property
     def remote(self) -> int:
@@ -213,19 +213,19 @@ class Shadow:
         end = cell + (nbytes >> _WORD_SHIFT)
         old = page.writes[cell]
         members = _members(old)
-        beside = members[-1].beside if members else None
+        made_in = members[-1].made_in if members else None
         if (
-            beside is None
-            or beside[0] is not state.visible
-            or beside[1] is not state.arrived
-            or beside[2] is not state.updates
-            or beside[3] is not state.fenced
+            made_in is None
+            or made_in[0] is not state.visible
+            or made_in[1] is not state.arrived
+            or made_in[2] is not state.updates
+            or made_in[3] is not state.fenced
             or any(entry is not old for entry in page.writes[cell:end])
             or any(page.reads[cell:end])
         ):
             self.access(new, state, addr, nbytes)
             if all(access.atom == new.atom for access in _members(page.writes[cell])):
-                new.beside = state.visible, state.arrived, state.updates, state.fenced
+                new.made_in = state.visible, state.arrived, state.updates, state.fenced
             return
         thread, block, phase = new.epoch.thread, new.epoch.block, new.epoch.phase
         kept, of_phase = [], 0
@@ -238,7 +238,7 @@ class Shadow:
                 if of_phase >= _OF_PHASE:
                     continue
             kept.append(access)
-        new.beside = beside
+        new.made_in = made_in
         page.writes[cell:end] = [(*kept[-_OF_CELL:], new) if kept else new] * (end - cell)
 
     def writers(self, addr: int) -> tuple[MemoryAccess, ...]:
