@@ -29,8 +29,9 @@ def importing() -> Iterator[None]:
         yield
         gc.freeze()
         for thing in before:  # Those of the program are visited as before: they may be in cycles of which only the collector knows.
-            _untrack(thing)
-            _track(thing)
+            _untrack(id(thing))
+            _track(id(thing))
 
 
-_untrack, _track = (ctypes.PYFUNCTYPE(None, ctypes.py_object)((f"PyObject_GC_{name}", ctypes.pythonapi)) for name in ("UnTrack", "Track"))
+# They take addresses, because ctypes asks an object for its __class__, which a proxy computes, or warns about, as PyTorch's do.
+_untrack, _track = (ctypes.PYFUNCTYPE(None, ctypes.c_void_p)((f"PyObject_GC_{name}", ctypes.pythonapi)) for name in ("UnTrack", "Track"))
