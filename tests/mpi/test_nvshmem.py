@@ -290,6 +290,35 @@ def test_collectives_of_the_host(ring, dtype):
     free(src, out, all_of)
 
 
+def test_repeated_calls_of_the_host(ring):
+    """A call with the same arrays as before is neither checked nor converted again."""
+    _, right, _ = ring
+    repeated = runtime.current().repeated
+    repeated.clear()
+    n, team, stream = pgas.n_pes(), core.Teams.TEAM_WORLD, cuda.stream()
+    dst, src, wide, wide_src = arrays(8, 8, 8 * n, 8 * n)
+    sig = core.buffer(8)
+    for _ in range(3):
+        core.put(dst, src, right, stream)
+        core.get(dst, src, right, stream)
+        core.put_signal(dst, src, sig, 1, core.SignalOp.SIGNAL_SET, right, stream)
+        core.signal_op(sig, 1, core.SignalOp.SIGNAL_ADD, right, stream)
+        core.signal_wait(sig, 0, core.ComparisonType.CMP_NE, stream)
+        core.broadcast(team, dst, dst, 0, stream)
+        core.fcollect(team, wide, dst, stream)
+        core.alltoall(team, wide, wide_src, stream)
+        core.reduce(team, dst, dst, "sum", stream)
+        core.reducescatter(team, dst, wide, "sum", stream)
+        core.barrier(team, stream)
+        core.sync(team, stream)
+        core.quiet(stream)
+        core.barrier_all(stream)
+    found = {name: [call.bound is not None for call in calls.values()] for name, calls in repeated.items()}
+    assert len(found) == 14
+    assert all(bound == [True] for bound in found.values()), found
+    free(dst, src, wide, wide_src, sig)
+
+
 def test_teams(ring):
     me, _right, _left = ring
     n, Teams = pgas.n_pes(), core.Teams

@@ -8,20 +8,35 @@ from pgas import api
 from pgas.nvshmem.core.device.numba import OPERATIONS
 from pgas.nvshmem.core.memory import typed, whole
 from pgas.nvshmem.core.setup import ComparisonType, SignalOp
-from pgas.nvshmem.core.teams import team_n_pes
+from pgas.nvshmem.core.teams import handle, team_n_pes
 
 __all__ = [
     "alltoall", "barrier", "barrier_all", "broadcast", "collective_on_buffer", "fcollect", "flush", "get", "get_nbi", "put", "put_nbi",
     "put_signal", "put_signal_nbi", "quiet", "reduce", "reducescatter", "signal_fetch", "signal_op", "signal_wait", "sync", "sync_all",
 ]  # fmt: skip
 
-quiet, flush, barrier, sync, barrier_all, sync_all = api.quiet, api.flush, api.barrier, api.team_sync, api.barrier_all, api.sync_all
+
+def _of_all(order: Any) -> Any:
+    return lambda stream=None: order(stream=stream)
+
+
+def _of_team(meet: Any) -> Any:
+    return lambda team, stream=None: meet(handle(team), stream=stream)
+
+
+quiet, flush, barrier_all, sync_all = map(_of_all, (api.quiet, api.flush, api.barrier_all, api.sync_all))
+barrier, sync = map(_of_team, (api.barrier, api.team_sync))
 
 
 def _pair(dst: Any, src: Any) -> tuple[Any, Any]:
     """Return operands as arrays of as many bytes as the smaller one has."""
     dest, source = whole(dst), whole(src)
-    return dest[: source.size], source[: dest.size]
+    return _first(dest, source.size), _first(source, dest.size)
+
+
+def _first(array: Any, size: int) -> Any:
+    """Return the first elements of an array, or the array itself if it has no more."""
+    return array[:size] if size < array.size else array
 
 
 def _code(function: str, codes: type[IntEnum], signal_op: Any) -> int:
@@ -87,7 +102,7 @@ def _perform(coll: str, team: int, dest: Any, source: Any, argument: Any, stream
             raise ValueError(f"nvshmem.core.{coll}: op must be {', '.join(OPERATIONS)}, not {argument!r}")
         argument = getattr(api, argument.upper())
     size = {"reduce": dest.size, "broadcast": dest.size, "alltoall": source.size - source.size % team_n_pes(team)}.get(coll, source.size)
-    getattr(api, coll)(team, dest, source[:size], *(() if argument is None else (argument,)), stream=stream)
+    getattr(api, coll)(handle(team), dest, _first(source, size), *(() if argument is None else (argument,)), stream=stream)
 
 
 def _collective(coll: str) -> Any:

@@ -61,6 +61,11 @@ def _team(function: str, handle: Any) -> Any:
     return _known[handle]
 
 
+def handle(team: Any) -> Any:
+    """Return a team's handle, or what was given if there is no such team, which pgas rejects."""
+    return _known.get(team, team) if isinstance(team, int) else team
+
+
 def _added(team: Any, name: str | None, prefix: str = "TEAM_") -> int | None:
     """Give a new team a name, and return its number; None on a PE that is not a member."""
     if team is None:
