@@ -56,6 +56,42 @@ assert code == types.Array(types.uint16, 1, "C")._code
 assert struct.unpack("<7q", parameters) == (0, 0, 5, 2, 0x1000, 5, 2)
 assert launches.unpacked((one, 3, (one, 4))) == ((0x1000, 5, np.dtype(np.uint16)), 3, ((0x1000, 5, np.dtype(np.uint16)), 4))
 
+# So has a contiguous tensor of PyTorch, whatever its strides along axes of one element. Numba converts, or rejects, all others.
+class Tensor:
+    requires_grad, is_cuda, contiguous, dtype = False, True, True, "torch.float32"
+
+    def __init__(self, *shape, **different):
+        self.shape = shape
+        self.__dict__.update(different)
+
+    @property
+    def __cuda_array_interface__(self):
+        if self.dtype != "torch.float32":
+            raise TypeError("no such type")
+        return {"typestr": "<f4", "shape": self.shape, "strides": None, "data": (0x2000, False), "version": 2}
+
+    def data_ptr(self):
+        return 0x2000
+
+    def numel(self):
+        return int(np.prod(self.shape))
+
+    def element_size(self):
+        return 4
+
+    def is_contiguous(self):
+        return self.contiguous
+
+for shape, strides in (((), ()), ((5,), (4,)), ((3, 1, 7), (28, 28, 4))):
+    for _ in range(2):
+        (code,), parameters = launches.packed((Tensor(*shape),))
+        assert code == types.Array(types.float32, len(shape), "C")._code == typeof(Tensor(*shape), Purpose.argument)._code
+        n = int(np.prod(shape))
+        assert struct.unpack(f"<{5 + 2 * len(shape)}q", parameters) == (0, 0, n, 4, 0x2000, *shape, *strides)
+others = {"requires_grad": True}, {"is_cuda": False}, {"contiguous": False}, {"shape": (0, 2)}, {"dtype": "torch.bfloat16"}
+for different in others:
+    assert launches.packed((1, Tensor(5, **different))) is None, different
+
 # The driver finds each parameter in its slot.
 def record(function, gx, gy, gz, bx, by, bz, shared, stream, slots, extra):
     seen.append((int(function), gx, gy, gz, bx, by, bz, shared, int(stream), extra))

@@ -4,6 +4,7 @@ import ctypes
 
 import numpy as np
 import pytest
+from numba import cuda
 
 import pgas
 from mpi.checks import PIXEL, equal, name_of, put_whole
@@ -106,3 +107,26 @@ def test_libraries_share_the_memory(heap, me, right, left, library):
     pgas.barrier_all()
     found = read.cpu().numpy() if library == "torch" else read.get()
     equal(found, np.full((3, 4), left + 1, np.float32))
+
+
+@pytest.mark.gpu
+def test_kernels_take_tensors(heap):
+    """Also from the second launch on, which goes to the driver directly if the tensor is contiguous."""
+    torch = pytest.importorskip("torch")
+
+    @pgas.jit
+    def add(total, rows, row):
+        i = cuda.threadIdx.x
+        total[i] += rows[row, i]
+
+    total, expected = heap.zeros(8, np.float32), np.zeros(8, np.float32)
+    device = torch.from_dlpack(total).device
+    for turn in range(4):
+        rows = np.arange(24, dtype=np.float32).reshape(3, 8) + turn
+        for tensor in (torch.as_tensor(rows, device=device), torch.as_tensor(rows.T.copy(), device=device).t()):
+            add[1, 8](total, tensor, turn % 3)
+            expected += rows[turn % 3]
+        pgas.synchronize()
+    equal(total, expected)
+    with pytest.raises(RuntimeError, match="grad"):
+        add[1, 8](total, torch.ones((3, 8), device=device, requires_grad=True), 0)
