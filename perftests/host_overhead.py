@@ -74,6 +74,7 @@ def _calls(stream: Any) -> dict[str, Callable[[], Any]]:
         "put": lambda: pgas.put(dest, source, peer, stream=stream),
         "put, bound": put,
         "put of a slice": lambda: pgas.put(dest, source[: _SIZE // 2], peer, stream=stream),
+        "put from an array of Numba": lambda: pgas.put(dest, own, peer, stream=stream),
         "put of another slice each time": lambda: pgas.put(dest, new_slice(), peer, stream=stream),
         "get": lambda: pgas.get(dest, source, peer, stream=stream),
         "put_signal": lambda: pgas.put_signal(dest, source, sig, 0, 1, pgas.SIGNAL_SET, peer, stream=stream),

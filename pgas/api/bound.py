@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pgas.api.jit import BoundLaunch, Kernel
+from pgas.api.operands import Description, described
 from pgas.api.values import bounds
 from pgas.base import parameters
 from pgas.base.errors import HeapError, PgasError
@@ -22,7 +23,7 @@ from pgas.job import runtime
 from pgas.job.memory import teams
 from pgas.job.memory.array import SymmetricArray, block_of
 from pgas.job.paths.platform import platform
-from pgas.job.paths.streams import with_argument
+from pgas.job.paths.streams import identity, with_argument
 from pgas.kernels import operation
 
 __all__ = ["BoundCall", "Value", "bind", "is_recording", "recording", "remembering"]
@@ -45,7 +46,8 @@ class Value(NamedTuple):
     def limits(self, args: tuple[Any, ...]) -> tuple[Any, Any]:
         """Return the minimum and the maximum of the values that may replace that of a call, which have its type."""
         kind, dtype = type(args[self.position]), args[self.array].dtype
-        if dtype.isbuiltin != 1 or dtype.kind not in "iuf":  # The call converts values for other elements, such as those of float8.
+        # The call converts values for other elements, such as those of float8. PyTorch's dtypes are others.
+        if not isinstance(dtype, np.dtype) or dtype.isbuiltin != 1 or dtype.kind not in "iuf":
             return 1, 0
         if kind is float:
             return (-math.inf, math.inf) if dtype.kind == "f" else (1, 0)
@@ -76,14 +78,19 @@ def _place(args: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 class BoundCall:
-    """A host call on a stream with its operands checked and converted once; calling it performs the operation again."""
+    """A host call on a stream with its operands checked and converted once; calling it performs the operation again.
 
-    def __init__(self, job: runtime.Job, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], found: list[BoundLaunch]) -> None:
+    keep: whether it keeps the arrays of other libraries alive, which its caller does otherwise.
+    """
+
+    def __init__(
+        self, job: runtime.Job, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], found: list[BoundLaunch], *, keep: bool
+    ) -> None:
         self._job, self._name, self._launches, values = job, name, found, (*args, *kwargs.values())
         self.varies = any(launch.varies for launch in found)
         self._blocks = [block for block in map(block_of, values) if block is not None]
         # Launches have only the addresses of operands and the handle of the stream. Symmetric arrays exist until they are freed.
-        self._kept = [value for value in values if not isinstance(value, SymmetricArray)]
+        self._kept = [value for value in values if not isinstance(value, SymmetricArray)] if keep else []
         numbers = {int(value) for value in values if isinstance(value, teams.Handle)}
         if name in operation.COLLECTIVES:  # A plain number of a team may later be that of another team.
             numbers.add(int(kwargs["team"] if "team" in kwargs else args[0]))
@@ -135,14 +142,14 @@ def recording(kernel: Kernel, configuration: tuple[Any, ...], args: tuple[Any, .
     return True
 
 
-def _bound(name: str, form: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
+def _bound(name: str, form: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, keep: bool) -> BoundCall:
     found: list[BoundLaunch] = []
     _of_thread.launches = found
     try:
         form(*args, **kwargs)
     finally:
         _of_thread.launches = None
-    return BoundCall(runtime.current(), name, args, kwargs, found)
+    return BoundCall(runtime.current(), name, args, kwargs, found, keep=keep)
 
 
 def bind(name: str, form: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
@@ -154,7 +161,7 @@ def bind(name: str, form: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     if kwargs.get("stream") is None:
         raise TypeError(f"pgas.{name}.bind: stream= is missing; a bound call is performed in the order of a stream (0: the default stream)")
     platform.core_stream(kwargs["stream"])  # Rejects other objects.
-    return _bound(name, _plain.get(form, form), args, kwargs)
+    return _bound(name, _plain.get(form, form), args, kwargs, keep=True)
 
 
 class _Repeated:
@@ -165,14 +172,14 @@ class _Repeated:
 
     def __init__(self, args: tuple[Any, ...], stream: Any, limits: tuple[Any, Any]) -> None:
         self._args = tuple([weakref.ref(arg) if type(arg) is SymmetricArray else arg for arg in args])
-        self._stream = stream  # Kept, because its ID is part of the key.
+        self._stream = stream  # Kept, because its ID may be part of the key.
         self.low, self.high = limits
         self.bound: BoundCall | None = None
 
     def same(self, args: tuple[Any, ...]) -> bool:
-        """Whether these are the same objects. IDs alone do not suffice, because Python reuses them."""
+        """Whether these are the same objects. IDs alone do not suffice, because Python reuses them. Descriptions are part of the key."""
         for kept, arg in zip(self._args, args, strict=True):
-            if kept is not arg and not (type(kept) is weakref.ref and kept() is arg):
+            if kept is not arg and not (type(kept) is weakref.ref and kept() is arg) and type(kept) is not Description:
                 return False
         return True
 
@@ -181,7 +188,7 @@ class _Repeated:
 _plain: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 #: Types of arguments that never change.
-_FIXED = (int, float, np.integer, enum.Enum, SymmetricArray)
+_FIXED = (int, float, np.integer, enum.Enum, SymmetricArray, Description)
 
 
 def remembering(
@@ -189,7 +196,8 @@ def remembering(
 ) -> Callable[..., Any]:  # fmt: skip
     """Return a host form whose calls cost what a bound call costs if the arguments are the same objects as before.
 
-    Only calls whose arrays are symmetric arrays are kept, because these never change.
+    Symmetric arrays never change. Those of other libraries are the same if their addresses, shapes, strides, and dtypes are. Calls with
+    them are not kept in a job with a NIC, which must know that the memory is still registered.
 
     Args:
         waits: whether a call without a stream waits for its kernel; None: it has no kernel, and is not kept.
@@ -211,14 +219,19 @@ def remembering(
             if mark is not None:
                 values, new = (*values[:at], mark, *values[at + 1 :]), (args[at],)
         of_name = job.repeated.setdefault(name, {})
-        key = (id(stream), *kwargs, *map(id, values))
+        on = identity(stream)
+        key = (on, *kwargs, *map(id, values))
         known = of_name.get(key)
+        if known is None and job.nic is None and (others := described(values)) is not values:
+            values = others
+            key = (on, *kwargs, *[each if type(each) is Description else id(each) for each in values])
+            known = of_name.get(key)
         if known is not None and not known.same(values):
             known = None
         if known is not None and (not new or known.low <= new[0] <= known.high):
             if known.bound is None:
                 given = (*args[:at], type(mark)(new[0]), *args[at + 1 :]) if new else args
-                known.bound = _bound(name, form, given, {**kwargs, "stream": stream})
+                known.bound = _bound(name, form, given, {**kwargs, "stream": stream}, keep=False)
             if not known.bound.valid(job):
                 known = None
             elif not new or known.bound.varies:  # Otherwise, the call has converted the value.

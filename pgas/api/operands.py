@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -9,11 +10,11 @@ import numpy as np
 
 from pgas.base.errors import about
 from pgas.job import runtime
-from pgas.job.memory.array import block_of
+from pgas.job.memory.array import SymmetricArray, block_of
 from pgas.job.paths.platform import platform
 from pgas.kernels import refusals, window
 
-__all__ = ["Operand", "on_heap"]
+__all__ = ["Description", "Operand", "described", "on_heap"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +146,53 @@ class Operand:
                 f"pgas.{self.function}: {self.name} is neither on the symmetric heap nor registered, so the NIC cannot access it; "
                 "call pgas.register()"
             )
+
+
+class Description(tuple[Any, ...]):
+    """Address, shape, strides, and dtype of an array of another library, and whatever else decides whether a call accepts it."""
+
+
+#: Functions that describe the arrays of other libraries, by class; None for other classes.
+_describe: dict[type, Callable[[Any], tuple[Any, ...]] | None] = {}
+
+
+def described(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return arguments with descriptions in place of the arrays of PyTorch, CuPy, and Numba; the same tuple if it has none.
+
+    Calls with arrays of equal descriptions do the same. A description takes a tenth of the time of ``__cuda_array_interface__``.
+    """
+    for value in values:
+        if _describing(value) is not None:
+            return tuple([_description(value) for value in values])
+    return values
+
+
+def _description(value: Any) -> Any:
+    describe = _describing(value)
+    try:
+        return value if describe is None else Description(describe(value))
+    except Exception:  # Not narrower, because an array without an address, such as a sparse tensor, raises what its library likes.
+        return value
+
+
+def _describing(value: Any) -> Callable[[Any], tuple[Any, ...]] | None:
+    """Return the function that describes arrays of a value's class."""
+    try:
+        return _describe[type(value)]
+    except KeyError:
+        return _describe.setdefault(type(value), _learned(value))
+
+
+def _learned(value: Any) -> Callable[[Any], tuple[Any, ...]] | None:
+    if not hasattr(type(value), "__cuda_array_interface__") or isinstance(value, SymmetricArray):
+        return None
+    if hasattr(value, "data_ptr"):  # PyTorch rejects tensors that require a gradient.
+        return lambda tensor: (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad)
+    if hasattr(value, "device_ctypes_pointer"):
+        return lambda array: (array.device_ctypes_pointer.value, array.shape, array.strides, array.dtype)
+    if hasattr(getattr(value, "data", None), "ptr"):
+        return lambda array: (array.data.ptr, array.shape, array.strides, array.dtype)
+    return None
 
 
 def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

@@ -1,11 +1,14 @@
 """Operations called on the host, at once and on CUDA streams, and captured into CUDA graphs (pgas/api/host_ops.py)."""
 
+import weakref
+
 import numpy as np
 import pytest
 from numba import cuda
 
 import pgas
 from mpi.checks import RECORDS, Watched, equal, everywhere, name_of, needs_any_memory, payload
+from pgas.job import runtime
 
 DTYPES = [np.dtype(name) for name in ("int8", "float16", "int32", "float64", "complex128")]
 INTEGERS = [np.dtype(name) for name in ("int32", "uint32", "int64", "uint64")]
@@ -289,6 +292,61 @@ def test_repeated_calls(heap, me, n, right, left, given):
     assert "pgas.put: dest: use after free" in raised(pgas.HeapError, pgas.put, gone, source, right, **on)
     for known in (team, int(team)):
         assert "pgas.team_sync: team" in raised(pgas.PgasError, pgas.team_sync, known, **on)
+
+
+class Current(Wrapped):
+    """A stream as torch.cuda.current_stream() returns it: another object each time."""
+
+
+class Tensor:
+    """An array as PyTorch describes it."""
+
+    def __init__(self, array, requires_grad=False):
+        self.array, self.requires_grad = array, requires_grad
+        self.shape, self.dtype = array.shape, "torch.int64"
+
+    def data_ptr(self):
+        return self.array.__cuda_array_interface__["data"][0]
+
+    def stride(self):
+        return tuple(step // 8 for step in self.array.strides)
+
+    @property
+    def __cuda_array_interface__(self):
+        if self.requires_grad:
+            raise RuntimeError("this tensor requires a gradient")
+        return self.array.__cuda_array_interface__
+
+
+def test_repeated_calls_with_arrays_of_other_libraries(heap, me, right, left):
+    """A call is repeated if the arrays have the same addresses and shapes, though they and the stream are other objects each time.
+
+    Nothing keeps them alive.
+    """
+    if pgas.info()["transport"] != "p2p":
+        pytest.skip("a NIC must know the memory")
+    runtime.current().repeated.clear()
+    dest, local, other, stream = heap.zeros(64, np.int64), heap.zeros(64, np.int64), heap.full(64, -1, np.int64), cuda.stream()
+    handle = 0 if pgas.SIMULATOR else int(stream.handle)
+    for turn in range(5):
+        local.copy_to_device(np.full(64, 10 * turn + me))
+        pgas.barrier_all()
+        tensor = Tensor(local)
+        pgas.put(Tensor(dest), tensor, right, stream=Current("cuda_stream", handle))
+        pgas.synchronize(stream)
+        pgas.barrier_all()
+        everywhere(None if (found := dest.copy_to_host()[0]) == 10 * turn + left else f"turn {turn}: {found}")
+        gone = weakref.ref(tensor)
+        del tensor
+        everywhere(None if gone() is None else f"turn {turn}: a call keeps its tensor alive")
+    kept = [call.bound is not None for call in runtime.current().repeated["put"].values()]
+    everywhere(None if kept == [True] else f"five equal calls are kept as {kept}")
+    pgas.put(Tensor(dest), Tensor(other), right, stream=stream)  # another address
+    pgas.barrier_all(stream=stream)
+    pgas.synchronize(stream)
+    everywhere(None if (dest.copy_to_host() == -1).all() else "the array of an earlier call was sent")
+    with pytest.raises(RuntimeError, match="requires a gradient"):
+        pgas.put(Tensor(dest), Tensor(local, requires_grad=True), right, stream=stream)
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["stream", "none"])

@@ -29,6 +29,20 @@ def handle(stream: Any) -> int:
     )
 
 
+#: For streams of which a library makes an object for each question, such as torch.cuda.current_stream(), the attribute with the handle.
+_handles: dict[type, str | None] = {}
+
+
+def identity(stream: Any) -> Any:
+    """Return what tells a stream from all others while both exist: the handle of one of PyTorch or CuPy, otherwise the object's ID."""
+    kind = type(stream)
+    if kind not in _handles:
+        _handles[kind] = next((name for name in ("cuda_stream", "ptr") if isinstance(getattr(stream, name, None), int)), None)
+    name = _handles[kind]
+    found = None if name is None else getattr(stream, name, None)
+    return id(stream) if found is None else (found,)
+
+
 def failed_in_driver(error: Exception) -> bool:
     """Whether an error came from the CUDA driver; the bindings have no common public class for these."""
     return "CUDA_ERROR_" in str(error)
