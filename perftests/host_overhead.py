@@ -61,6 +61,7 @@ def _calls(stream: Any) -> dict[str, Callable[[], Any]]:
         "pgas.jit launch, 3 arguments": lambda: _nothing[1, 32, stream](dest, source, 1),
         "pgas.jit launch, configured": lambda: configured(dest, source, 1),
         "pgas.jit launch, bound": bound,
+        "pgas.launch": lambda: pgas.launch(_nothing, 1, 32, (dest, source, 1), stream),
         "slice": lambda: source[: _SIZE // 2],
         "slice, another each time": new_slice,
         "fence": lambda: pgas.fence(stream=stream),

@@ -1,4 +1,4 @@
-"""Launches of compiled kernels by cuLaunchKernel, without Numba's dispatcher: conversion of a call's arguments to bytes.
+"""Launches of compiled kernels by the driver's functions, without Numba's dispatcher: conversion of a call's arguments to bytes.
 
 In numba-cuda's calling convention, an array is two null pointers, the number of its elements, the size of one, its address, its shape, and
 its strides; a tuple is its members. All of these are separate parameters; here, each has a slot of 8 bytes.
@@ -73,22 +73,23 @@ def _of_array(array: Any) -> tuple[int, bytes]:
     return kept  # type: ignore[no-any-return]
 
 
-#: Numba's numbers of the types of contiguous tensors, by dtype and number of dimensions.
-_codes_of_tensors: dict[tuple[Any, int], int] = {}
+#: Numba's numbers of the types of contiguous tensors, by dtype, number of dimensions, and whether they require a gradient.
+_codes_of_tensors: dict[tuple[Any, int, bool], int] = {}
 
 
 def _of_tensor(tensor: Any) -> tuple[int, bytes]:
-    """Convert a contiguous tensor of PyTorch, for which Numba takes 30 us. It rejects those that require a gradient or are on the CPU."""
-    if tensor.requires_grad or not tensor.is_cuda or not tensor.is_contiguous() or not tensor.numel():
+    """Convert a contiguous tensor of PyTorch on a GPU, for which Numba takes 30 us. Some releases let it reject those with a gradient."""
+    if not tensor.is_cuda or not tensor.is_contiguous() or not tensor.numel():
         raise _Unknown
     shape, step = tensor.shape, tensor.element_size()
-    code = _codes_of_tensors.get((tensor.dtype, len(shape)))
+    key = tensor.dtype, len(shape), tensor.requires_grad
+    code = _codes_of_tensors.get(key)
     if code is None:
         try:
             code = numba_cuda.code_of(tensor)
         except Exception:  # Not narrower: Numba has many for elements that it has no type for.
             raise _Unknown from None
-        _codes_of_tensors[tensor.dtype, len(shape)] = code
+        _codes_of_tensors[key] = code
     words, strides = [0, 0, tensor.numel(), step, tensor.data_ptr(), *shape], []
     for extent in reversed(shape):
         strides.append(step)
@@ -180,16 +181,28 @@ class DriverLaunch:
         shared: bytes of dynamic shared memory.
         stream: stream handle.
         nbytes: size of the parameters.
+        cooperative: whether all blocks must run concurrently.
     """
 
-    def __init__(self, kernel: Any, grid: tuple[int, ...], block: tuple[int, ...], shared: int, stream: int, nbytes: int) -> None:
+    def __init__(
+        self,
+        kernel: Any,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        shared: int,
+        stream: int,
+        nbytes: int,
+        *,
+        cooperative: bool = False,
+    ) -> None:
         self._buffer = ctypes.create_string_buffer(max(nbytes, 8))
         first = ctypes.addressof(self._buffer)
         self._slots = (ctypes.c_void_p * max(nbytes // 8, 1))(*range(first, first + nbytes, 8))
         self._bytes = memoryview(self._buffer).cast("B")[:nbytes]
         self._lock = threading.Lock()  # protects the buffer, which the driver has read when the call returns
         function = driver.CUfunction(int(kernel.handle))
-        self._arguments = function, *grid, *block, shared, driver.CUstream(stream), ctypes.addressof(self._slots), 0
+        self._launch = driver.cuLaunchCooperativeKernel if cooperative else driver.cuLaunchKernel
+        self._arguments = function, *grid, *block, shared, driver.CUstream(stream), ctypes.addressof(self._slots), *[0] * (not cooperative)
 
     def __call__(self, parameters: bytes) -> bool:
         """Launch, and return whether that succeeded. For example, the driver rejects a launch in a thread without a current GPU."""
@@ -197,6 +210,6 @@ class DriverLaunch:
             return False
         try:
             self._bytes[:] = parameters
-            return driver.cuLaunchKernel(*self._arguments)[0] == 0  # type: ignore[no-any-return]
+            return self._launch(*self._arguments)[0] == 0  # type: ignore[no-any-return]
         finally:
             self._lock.release()

@@ -384,8 +384,8 @@ class CompiledKernel:
 
     @property
     def plain(self) -> bool:
-        """Whether a launch needs nothing from Numba: no check for exceptions afterwards, no extension, no cooperative grid."""
-        return not (self._kernel.debug or self._kernel.extensions or self._kernel.cooperative)
+        """Whether a launch needs nothing from Numba: no check for exceptions afterwards, no extension."""
+        return not (self._kernel.debug or self._kernel.extensions)
 
     def flatten(self, args: Sequence[Any], stream: Any) -> list[Any]:
         copies, flat = list[Any](), list[Any]()

@@ -9,6 +9,7 @@ import inspect
 import math
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,7 +27,7 @@ from pgas.job import runtime
 from pgas.job.memory import teams
 from pgas.job.memory.array import SymmetricArray
 from pgas.job.paths.platform import platform
-from pgas.job.paths.streams import normalized, sizes_of, three
+from pgas.job.paths.streams import identity, normalized, sizes_of, three
 from pgas.kernels import window
 from pgas.kernels.compiler import backend, compiler
 from pgas.transports import mlx5
@@ -99,6 +100,7 @@ class Kernel:
         functools.update_wrapper(self, function)
         self.dispatcher = backend.jit(function, **options)
         self._configured: dict[Any, ConfiguredKernel] = {}
+        self.again: dict[Any, _Again] = {}
         if cache:
             backend.keep(self.dispatcher, lambda: (*_depended_on(), _fingerprint(self.dispatcher)))
 
@@ -235,8 +237,11 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
     """Launch a kernel on all PEs. Its blocks may wait for each other and for the kernels of other PEs. Collective.
 
     All blocks of the grid run concurrently (a cooperative launch), so a block may wait for any other. Plain launches give no such
-    guarantee: a block may wait for one that never starts. The PEs compare their calls, but a launch is not a barrier: call barrier_all()
-    before it if kernels of other PEs access what this host has written. NVSHMEM: nvshmemx_collective_launch.
+    guarantee: a block may wait for one that never starts. A launch is not a barrier: call barrier_all() before it if kernels of other PEs
+    access what this host has written. NVSHMEM: nvshmemx_collective_launch.
+
+    The PEs compare their calls. The first launch of a kernel with this grid, block, shared, and dtypes of symmetric arrays waits until
+    every PE has made it. Later ones return immediately, and the next collective call of the host compares them.
 
     Args:
         kernel: a kernel made by @pgas.jit or @cuda.jit.
@@ -248,9 +253,10 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
 
     Raises:
         TypeError: kernel is not a kernel, args is not a tuple, or grid, block, or shared contains something other than integers.
-        ValueError: raised on every PE, if on some PE the blocks do not all fit on the GPU concurrently (in the simulator: on an H100,
-            registers not counted), and the message gives the largest grid that fits; or if not even one block fits.
-        BootstrapError: PEs launch different kernels, or with a different grid, block, shared, or dtype of a symmetric array in args.
+        ValueError: raised on every PE by the first launch, if on some PE the blocks do not all fit on the GPU concurrently (in the
+            simulator: on an H100, registers not counted), and the message gives the largest grid that fits; or if not even one block fits.
+        BootstrapError: PEs launch different kernels, or with a different grid, block, shared, or dtype of a symmetric array in args; if
+            these are not first launches, the next collective call of the host raises it.
         PgasError: args contains a team that was destroyed; a PE whose args contain none gets a ValueError.
 
     Example:
@@ -272,6 +278,12 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
     if not isinstance(args, tuple):  # Otherwise an array would be unpacked into its elements.
         raise TypeError(f"pgas.launch: args must be a tuple of the kernel's arguments, not {type(args).__name__}: (array,) if it takes one")
 
+    configuration = (grid, block, stream, shared)
+    key = (grid, block, shared, identity(stream)) if _is_key(configuration) else None
+    again = kernel.again.get(key)
+    if again is not None and again(job, args):
+        return
+
     def prepare() -> BoundLaunch:
         configuration = (grid, block, platform.core_stream(stream), shared)
         bound = BoundLaunch(kernel, configuration, args, cooperative=True)
@@ -283,14 +295,62 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
             )
         return bound
 
-    call = f"pgas.launch({kernel.__name__})"
-    with job.making(call):
-        shapes = job.agree(call, value=_shape(grid, block, shared, args))
-        if (other := next((pe for pe, shape in enumerate(shapes) if shape != shapes[0]), None)) is not None:
-            here, there = (f"PE {pe} called {call} with {shapes[pe]}" for pe in (0, other))
-            raise BootstrapError(f"PEs disagree in a collective call: {here}; {there}")
-        bound, _ = job.together(call, prepare, ValueError)
+    call, shape = f"pgas.launch({kernel.__name__})", _shape(grid, block, shared, args)
+    whole = f"{call} with {shape}"
+    if job.repeats(whole):
+        bound = prepare()
+    else:
+        with job.making(call):
+            shapes = job.agree(call, value=shape)
+            if (other := next((pe for pe, shape in enumerate(shapes) if shape != shapes[0]), None)) is not None:
+                here, there = (f"PE {pe} called {call} with {shapes[pe]}" for pe in (0, other))
+                raise BootstrapError(f"PEs disagree in a collective call: {here}; {there}")
+            bound, _ = job.together(call, prepare, ValueError)
+            job.know(whole)
     bound()
+    if key is not None:
+        if again is None or not again.is_of(job):
+            if len(kernel.again) >= _MOST_CONFIGURED:
+                kernel.again.clear()
+            again = kernel.again[key] = _Again(job, kernel, configuration)
+        again.learn(args, whole)
+
+
+class _Again:
+    """Launches of a kernel with one configuration that PEs make again, without an exchange (Collective.repeats)."""
+
+    def __init__(self, job: runtime.Job, kernel: Kernel, configuration: tuple[Any, ...]) -> None:
+        self._job, self._kernel, self._given = weakref.ref(job), kernel, configuration  # They keep the stream, whose ID may be in a key.
+        grid, block, stream, shared = configuration
+        self._configuration = grid, block, platform.core_stream(stream), shared
+        self._described = _described(kernel, self._configuration)
+        self._launches = platform.repeatable(kernel.dispatcher, kernel.__name__, self._configuration)
+        self._calls: dict[Any, str] = {}  #: by the types of the arguments, in the form that the PEs compare
+
+    def is_of(self, job: runtime.Job) -> bool:
+        """Whether the launches were made in this job."""
+        return self._job() is job
+
+    def learn(self, args: tuple[Any, ...], call: str) -> None:
+        """Let the launch with arguments of these types be made again."""
+        if (given := self._launches.packed(args)) is not None:
+            self._calls[given[0], *map(type, args)] = call
+            self._launches.learn(args, given)
+
+    def __call__(self, job: runtime.Job, args: tuple[Any, ...]) -> bool:
+        """Launch again, and return whether that was possible; if not, nothing has happened."""
+        if self._job() is not job or (given := self._launches.packed(args)) is None:
+            return False
+        call = self._calls.get((given[0], *map(type, args)))
+        if call is None or not job.repeats(call):
+            return False
+        job.teams.check(teams.handles(args))
+        job.launching(*self._described)
+        if not self._launches.again(given):  # The driver has rejected it, for example in a new thread.
+            BoundLaunch(self._kernel, self._configuration, args, cooperative=True)()
+        elif job.timeline is not None:
+            job.timeline.launched()
+        return True
 
 
 def _shape(grid: Any, block: Any, shared: Any, args: tuple[Any, ...]) -> str:
@@ -305,9 +365,12 @@ def _shape(grid: Any, block: Any, shared: Any, args: tuple[Any, ...]) -> str:
 
 
 def _adopted(dispatcher: Any) -> Kernel:
-    kernel = Kernel.__new__(Kernel)
-    functools.update_wrapper(kernel, backend.function_of(dispatcher))
-    kernel.dispatcher, kernel._configured = dispatcher, {}
+    """Return the kernel of a dispatcher made by @cuda.jit: the same each time, so that it keeps its launches."""
+    kernel: Kernel | None = getattr(dispatcher, "_pgas_kernel", None)
+    if kernel is None:
+        kernel = dispatcher._pgas_kernel = Kernel.__new__(Kernel)
+        functools.update_wrapper(kernel, backend.function_of(dispatcher))
+        kernel.dispatcher, kernel._configured, kernel.again = dispatcher, {}, {}
     return kernel
 
 

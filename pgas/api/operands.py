@@ -186,7 +186,7 @@ def _describing(value: Any) -> Callable[[Any], tuple[Any, ...]] | None:
 def _learned(value: Any) -> Callable[[Any], tuple[Any, ...]] | None:
     if not hasattr(type(value), "__cuda_array_interface__") or isinstance(value, SymmetricArray):
         return None
-    if hasattr(value, "data_ptr"):  # PyTorch rejects tensors that require a gradient.
+    if hasattr(value, "data_ptr"):  # Some releases of PyTorch reject tensors that require a gradient.
         return lambda tensor: (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad)
     if hasattr(value, "device_ctypes_pointer"):
         return lambda array: (array.device_ctypes_pointer.value, array.shape, array.strides, array.dtype)

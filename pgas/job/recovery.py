@@ -41,8 +41,9 @@ def _wait_for_all(job: Job) -> None:
     if (failure := job.health.failure) is not None:
         line, _, _ = str(failure).partition("\n")
         why = f" after {type(failure).__name__} ({line})"
-    while any(call != _CALL for call, *_ in job.exchange((_CALL, why, False, False, None))):
+    while any(call != _CALL for call, *_ in job.exchange((_CALL, why, False, False, None, None))):
         pass
+    job.forget_repeated()
 
 
 def _end_kernels(job: Job) -> None:

@@ -72,6 +72,7 @@ class Job(Collective):
     """The state of this PE in the job; a context manager that finalizes."""
 
     def __init__(self, comm: Any, given: rendezvous.Given | None = None) -> None:
+        super().__init__()
         self.depth = 1
         self.health = Health(self._why_left)
         self._remarks: list[str] = []

@@ -20,12 +20,11 @@ from pgas.job import runtime
 me = launched_rank() or 0
 
 class Interrupts:
-    @property
-    def ptr(self):
+    def __cuda_stream__(self):
         raise KeyboardInterrupt
 
 def interrupted(job, *call):
-    Interrupts().ptr
+    Interrupts().__cuda_stream__()
 
 def leave(step, call, *args, place="_interrupt"):
     if me:

@@ -128,7 +128,7 @@ gpu_streams.compiled_for = lambda dispatcher, args: SimpleNamespace(kernel=Simpl
 gpu_streams.Device = lambda: SimpleNamespace(properties=SimpleNamespace(max_threads_per_block=1024))
 job = SimpleNamespace(
     launching=lambda *_: None, agree=lambda *_, value=None: [value], together=lambda call, step, error: (step(), []),
-    making=contextlib.nullcontext
+    making=contextlib.nullcontext, repeats=lambda call: False
 )
 job.teams = SimpleNamespace(check=lambda handles: None)
 jit.runtime.current = lambda: job

@@ -66,8 +66,8 @@ class Tensor:
 
     @property
     def __cuda_array_interface__(self):
-        if self.dtype != "torch.float32":
-            raise TypeError("no such type")
+        if self.dtype != "torch.float32" or self.requires_grad:
+            raise RuntimeError("no interface")
         return {"typestr": "<f4", "shape": self.shape, "strides": None, "data": (0x2000, False), "version": 2}
 
     def data_ptr(self):
@@ -101,11 +101,15 @@ def record(function, gx, gy, gz, bx, by, bz, shared, stream, slots, extra):
 
 seen, refuses = [], 0
 launches.driver.cuLaunchKernel = record
-launch = launches.DriverLaunch(SimpleNamespace(handle=77), (1, 2, 3), (32, 1, 1), 48, 9, 32)
+launches.driver.cuLaunchCooperativeKernel = lambda *given: record(*given, "all at once")
+launch = launches.DriverLaunch(SimpleNamespace(handle=77), (1, 2, 3), (32, 1, 1), 48, 9, 32, cooperative=False)
 _, parameters = launches.packed((1, 2.5, np.int32(-4), True))
 assert launch(parameters)
 words = struct.pack("<q", 1), struct.pack("<d", 2.5), struct.pack("<i4x", -4), b"\\1" + bytes(7)
 assert seen == [(77, 1, 2, 3, 32, 1, 1, 48, 9, 0), *words], seen
+del seen[:]
+assert launches.DriverLaunch(SimpleNamespace(handle=77), (1, 2, 3), (32, 1, 1), 48, 9, 32, cooperative=True)(parameters)
+assert seen == [(77, 1, 2, 3, 32, 1, 1, 48, 9, "all at once"), *words], seen
 refuses = 201
 assert not launch(parameters)
 refuses = 0

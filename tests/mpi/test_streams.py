@@ -349,6 +349,44 @@ def test_repeated_calls_with_arrays_of_other_libraries(heap, me, right, left):
         pgas.put(Tensor(dest), Tensor(local, requires_grad=True), right, stream=stream)
 
 
+def test_repeated_launches(heap, me, n, monkeypatch):
+    """After the first launch with a configuration and dtypes, pgas.launch exchanges nothing; arguments, streams, and teams are noticed."""
+
+    def add(total, source, value):
+        total[0] += source[0] + value
+
+    def exchanging(job, value, exchange=runtime.Job.exchange):
+        exchanged.append(value)
+        return exchange(job, value)
+
+    exchanged, streams = [], [cuda.stream(), cuda.stream()]
+    total, sources = heap.zeros(1, np.int64), [heap.full(1, 10 * i, np.int64) for i in range(3)]
+    for kernel, exchanges in ((pgas.jit(add), 2), (cuda.jit(add), 0)):  # The PEs compare names.
+        total[0] = 0
+        pgas.barrier_all()
+        pgas.launch(kernel, 1, 1, (total, sources[0], 1), streams[0])
+        with monkeypatch.context() as patch:
+            patch.setattr(runtime.Job, "exchange", exchanging)
+            for i in range(3):
+                pgas.launch(kernel, 1, 1, (total, sources[i], i + me), streams[0])
+            pgas.launch(kernel, 1, 1, (total, cuda.to_device(np.full(1, 5)), me), streams[0])  # other dtypes on the heap
+            pgas.synchronize(streams[0])
+            pgas.launch(kernel, (1, 1), [1], (total, sources[0], 1.0 if me else 1), streams[1])  # a new type on some PEs only
+            pgas.synchronize(streams[1])
+        everywhere(None if (found := int(total[0])) == 40 + 4 * me else f"the sum is {found}")
+        everywhere(None if len(exchanged) == exchanges else f"exchanged {exchanged}")
+        exchanged.clear()
+    gone, team = pgas.zeros(1, np.int64), pgas.team_create(list(range(n)))
+    of_team = pgas.jit(lambda total, team: None)
+    for array, number in ((total, team), (total, pgas.TEAM_WORLD), (gone, team)):
+        pgas.launch(of_team, 1, 1, (array, number))
+    pgas.synchronize()
+    pgas.free(gone)
+    pgas.team_destroy(team)
+    assert "use after free" in raised(pgas.HeapError, pgas.launch, of_team, 1, 1, (gone, pgas.TEAM_WORLD))
+    assert "was destroyed" in raised(pgas.PgasError, pgas.launch, of_team, 1, 1, (total, team))
+
+
 @pytest.mark.parametrize("given", [True, False], ids=["stream", "none"])
 def test_repeated_calls_with_other_values(heap, me, right, left, given):
     """A value may differ from call to call; each is sent, and a value that the element cannot hold is refused every time."""

@@ -79,15 +79,30 @@ class Configured:
             if given is not None and given[0] not in self._launches:
                 self._keep(args, *given)
 
-    def _keep(self, args: tuple[Any, ...], codes: tuple[Any, ...], parameters: bytes) -> None:
+    def _keep(self, args: tuple[Any, ...], codes: tuple[Any, ...], parameters: bytes, *, cooperative: bool = False) -> None:
         """Let later launches with arguments of these types go directly to the driver."""
         compiled, configured = compiled_for(self._dispatcher, args), self._configured
         depends = self._dispatcher._launch_config_sensitive or configured._is_kernel_launch_config_sensitive()
         if compiled.plain and not depends and not configured.pre_launch_callbacks:
             grid, block, stream, shared = normalized(self._configuration)
             self._launches[codes] = launches.DriverLaunch(
-                compiled.kernel, grid, block, shared, int(core_stream(stream).handle), len(parameters)
-            )
+                compiled.kernel, grid, block, shared, int(core_stream(stream).handle), len(parameters),
+                cooperative=cooperative or compiled.cooperative,
+            )  # fmt: skip
+
+
+class Repeatable(Configured):
+    """A kernel with its configuration for launches of pgas.launch that are made again (Platform.repeatable)."""
+
+    def packed(self, args: tuple[Any, ...]) -> launches.Packed | None:
+        return launches.packed(args)
+
+    def learn(self, args: tuple[Any, ...], given: launches.Packed) -> None:
+        self._keep(launches.unpacked(args), *given, cooperative=True)
+
+    def again(self, given: launches.Packed) -> bool:
+        launch = self._launches.get(given[0])
+        return launch is not None and launch(given[1])
 
 
 class Bound:
@@ -110,9 +125,13 @@ class Bound:
             raise TypeError(f"{name}: {error}") from None
         self._keep, self._thread = args, threading.current_thread()
         self._plain: tuple[launches.DriverLaunch, bytes] | None = None  # A launch without cuda.core's checks, and its parameters.
-        if given is not None and compiled.plain and not cooperative:
-            self._plain = launches.DriverLaunch(function, grid, block, shared, int(stream.handle), len(given[1])), given[1]
-        config = LaunchConfig(grid=grid, block=block, shmem_size=shared, is_cooperative=cooperative or compiled.cooperative)
+        cooperative = cooperative or compiled.cooperative
+        if given is not None and compiled.plain:
+            self._plain = (
+                launches.DriverLaunch(function, grid, block, shared, int(stream.handle), len(given[1]), cooperative=cooperative),
+                given[1],
+            )
+        config = LaunchConfig(grid=grid, block=block, shmem_size=shared, is_cooperative=cooperative)
         self._launch = functools.partial(cuda_launch, stream, config, function, *parameters)
         # For another argument, if the driver rejects the launch.
         self._again: Any = dispatcher[grid, block, stream, shared] if place else None

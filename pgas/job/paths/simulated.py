@@ -52,6 +52,28 @@ def configured(dispatcher: Any, name: str, configuration: tuple[Any, ...]) -> An
     return dispatcher[configuration]
 
 
+class Repeatable:
+    """Launches of pgas.launch that are made again (Platform.repeatable)."""
+
+    def __init__(self, dispatcher: Any, name: str, configuration: tuple[Any, ...]) -> None:
+        self._launch, self._known = dispatcher[configuration], set[Any]()
+
+    def packed(self, args: tuple[Any, ...]) -> tuple[Any, Any]:
+        return tuple([(type(arg), getattr(arg, "dtype", None), getattr(arg, "ndim", 0)) for arg in args]), args
+
+    def learn(self, args: tuple[Any, ...], given: tuple[Any, Any]) -> None:
+        self._known.add(given[0])
+
+    def again(self, given: tuple[Any, Any]) -> bool:
+        if given[0] not in self._known:
+            return False
+        self._launch(*given[1])
+        return True
+
+
+repeatable = Repeatable
+
+
 def bound(
     dispatcher: Any, name: str, configuration: Any, args: tuple[Any, ...], *, cooperative: bool, place: tuple[int, ...]
 ) -> Callable[..., None]:
