@@ -32,7 +32,7 @@ MISTAKES = [
     ("pgas.free(a[1:])", 1, "ValueError: pgas.free: array is a view of the int64 array of shape (4,) allocated at "),
     ("pgas.free(np.zeros(3))", 1, "ValueError: pgas.free: array must be on the symmetric heap, not an array of float64 and shape (3,)"),
     ("freed.copy_to_host()", 1, "HeapError: use after free: int64 array of shape (4,) allocated at "),
-    ("a.copy_to_device(np.zeros(5, np.int64))", 1, "ValueError: incompatible shape: (4,) vs. (5,)"),
+    ("a.copy_to_device(np.zeros(5, np.int64))", 1, "ValueError: copy_to_device: the source has shape (5,), the array (4,)"),
     ("a[0] = 'x'", 1, "ValueError: invalid literal for int() with base 10: 'x'"),
     ("a[9]", 1, "IndexError: index 9 is out of bounds for axis 0 with size 4"),
     ("pgas.put(a, b, 5)", 1, "ValueError: pgas.put: pe must be an integer from 0 to 0, not 5"),

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -172,10 +173,23 @@ def test_copies_of_no_elements(heap, shape):
         with pytest.raises(TypeError, match="incompatible dtype"):
             copied.copy_to_host(np.ones(shape, np.int32))
         if pgas.SIMULATOR or copied is not ordinary:  # on a GPU, Numba's own arrays take any array without elements
-            with pytest.raises(ValueError, match="incompatible shape"):
+            with pytest.raises(ValueError, match="shape"):
                 copied.copy_to_device(np.ones((*shape, 2), np.int16))
-            with pytest.raises(TypeError, match="incompatible dtype"):
+            with pytest.raises(TypeError, match="dtype"):
                 copied.copy_to_device(np.ones(shape, np.int32))
+
+
+def test_sources_that_do_not_fit(heap):
+    array = heap.zeros((2, 3), np.float32)
+    for source, error, said in (
+        (np.ones((2, 3)), TypeError, "the source has dtype float64, the array float32; convert it with astype()"),
+        (heap.zeros((2, 3)), TypeError, "the source has dtype float64, the array float32; convert it with astype()"),
+        (np.ones((3, 2), np.float32), ValueError, "the source has shape (3, 2), the array (2, 3)"),
+        ([[1, 2, 3]] * 2, TypeError, "the source must be an array of NumPy or Numba, not list; see numpy.asarray()"),
+        (1.0, TypeError, "the source must be an array of NumPy or Numba, not float; see numpy.asarray()"),
+    ):
+        with pytest.raises(error, match=f"^copy_to_device: {re.escape(said)}$"):
+            array.copy_to_device(source)
 
 
 @pytest.mark.parametrize("shape", [(4, 0), (4, 0, 0), (4, 0, 5), (4, 3, 0, 2), (0, 3)])
@@ -202,9 +216,9 @@ def test_subscripts_of_no_elements(heap, shape):
 def test_copies_from_no_elements(heap):
     """They would leave the array as it was, without an error."""
     array = heap.full(3, 2, np.int16)
-    with pytest.raises(ValueError, match=r"incompatible shape: \(3,\) vs. \(0,\)"):
+    with pytest.raises(ValueError, match=r"the source has shape \(0,\), the array \(3,\)"):
         array.copy_to_device(np.ones(0, np.int16))
-    with pytest.raises(ValueError, match="incompatible shape"):
+    with pytest.raises(ValueError, match="the source has shape"):
         array.copy_to_device(heap.zeros(0, np.int16))
 
 

@@ -185,14 +185,25 @@ class _OnHeap(_DeviceArray):
             self._free()
 
 
-def _check_whole(*arrays: Any) -> None:
-    """Check the operands of copy_to_device(), because Numba's message suggests a function that does not take device arrays."""
-    for array in arrays:
+def _check_source(dest: Any, source: Any) -> None:
+    """Check the operands of copy_to_device(), because Numba's messages do not tell what to do.
+
+    Raises:
+        TypeError: source is not an array of NumPy or Numba, or has another dtype.
+        ValueError: it has another shape, or one of the arrays is not contiguous.
+    """
+    if not all(hasattr(source, name) for name in ("dtype", "shape", "strides")):
+        raise TypeError(f"copy_to_device: the source must be an array of NumPy or Numba, not {type(source).__name__}; see numpy.asarray()")
+    for array in (dest, source):
         if isinstance(array, _DeviceArray) and array.size and not (array.is_c_contiguous() or array.is_f_contiguous()):
             raise ValueError(
                 f"copy_to_device: an array of shape {tuple(array.shape)} and strides {tuple(array.strides)} is not contiguous; assign "
                 "instead: array[:] = values"
             )
+    if source.dtype != dest.dtype:
+        raise TypeError(f"copy_to_device: the source has dtype {source.dtype}, the array {dest.dtype}; convert it with astype()")
+    if [n for n in source.shape if n != 1] != [n for n in dest.shape if n != 1]:
+        raise ValueError(f"copy_to_device: the source has shape {tuple(source.shape)}, the array {tuple(dest.shape)}")
 
 
 def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -291,7 +302,7 @@ if SIMULATOR:
 
         def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
             """Copy from an array of the same shape and dtype, on the host or a GPU."""
-            _check_whole(self, ary)
+            _check_source(self, ary)
             super().copy_to_device(ary, stream)
 
         def reshape(self, *shape: Any, order: str = "C") -> "SymmetricArray":
@@ -441,13 +452,8 @@ else:
 
         def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
             """Copy from an array of the same shape and dtype, on the host or a GPU."""
-            _check_whole(self, ary)
+            _check_source(self, ary)
             mine, theirs = _bits(self, ary)
-            if theirs.size == 0:  # Numba returns before its checks
-                if mine.dtype != theirs.dtype:
-                    raise TypeError(f"incompatible dtype: {mine.dtype} vs. {theirs.dtype}")
-                if [size for size in mine.shape if size != 1] != [size for size in theirs.shape if size != 1]:
-                    raise ValueError(f"incompatible shape: {mine.shape} vs. {theirs.shape}")
             _DeviceArray.copy_to_device(mine, theirs, stream)
 
         def copy_to_host(self, ary: Any = None, stream: Any = 0) -> np.ndarray:
