@@ -79,6 +79,7 @@ def test_kernels_of_a_program(tmp_path):
 def test_the_message_about_a_program_that_stopped():
     stopped = importlib.import_module("pgas.compile")._stopped
     assert stopped(1, AssertionError()) == "The program stopped after 1 launch: AssertionError"
+    assert stopped(1, AssertionError("\nNot equal\n\n ACTUAL: 0")) == "The program stopped after 1 launch: AssertionError: Not equal"
     assert stopped(2, ValueError("bad")) == "The program stopped after 2 launches: ValueError: bad"
 
 
