@@ -46,7 +46,7 @@ _near_row = _read_only("near_row", layout.NEAR_ROW, 64)
 
 #: ``relax(operation, address, comparison, value)``, called between two polls of a spin loop: it does nothing on a GPU, and lets other
 #: threads run in the simulator. The operands describe the wait in a hang report.
-relax = primitive("relax", "void(u64, u64, u64, u64)", "", lambda op, *_: cpu.relax(NAMES[op]), pure=True)
+relax = primitive("relax", "void(u64, u64, u64, u64)", "", lambda op, *wait: cpu.relax(NAMES[op], wait), pure=True)
 
 
 def _record(addr: int, *words: int) -> None:

@@ -128,10 +128,10 @@ def swapped(value: int, nbytes: int) -> int:
     return int.from_bytes(value.to_bytes(nbytes, "little"), "big")
 
 
-def relax(operation: str) -> None:
-    """Let other threads run; reports name the operation that waits."""
+def relax(operation: str, wait: tuple[int, ...]) -> None:
+    """Let other threads run; reports name the operation that waits. wait: words that identify the wait among those of the thread."""
     arrays.begin_turn()  # it yields here, so that its polls need not preempt it
-    engine.yield_(operation)
+    engine.poll_again(operation, wait)
 
 
 def _ignore() -> None:

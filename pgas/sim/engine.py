@@ -20,6 +20,7 @@ from greenlet import getcurrent
 
 from pgas.base import model
 from pgas.base.errors import PgasError
+from pgas.sim import activity
 from pgas.sim.scheduler import (
     FULL_MASK,
     WARP_SIZE,
@@ -42,8 +43,9 @@ Differing = Callable[[Arguments, Arguments], tuple[str, str, str] | None]
 __all__ = [
     "FULL_MASK", "WARP_SIZE", "Arguments", "Block", "ScheduleObserver", "SimThread", "Worker", "add_failure_hook", "add_idle_hook",
     "block_barrier", "block_dim", "block_index", "block_vote", "current", "enter", "go_on_waiting", "grid_barrier", "grid_dim",
-    "host_frame", "install", "launch", "leave", "preempt", "remove_failure_hook", "remove_idle_hook", "report", "set_observer",
-    "set_watcher", "thread_index", "wait_for_kernels", "warp_barrier", "warp_exchange", "whole_block", "whole_warp", "worker", "yield_",
+    "host_frame", "install", "launch", "leave", "poll_again", "preempt", "remove_failure_hook", "remove_idle_hook", "report",
+    "set_observer", "set_watcher", "thread_index", "wait_for_kernels", "warp_barrier", "warp_exchange", "whole_block", "whole_warp",
+    "worker", "yield_",
 ]  # fmt: skip
 
 _launch: Launch | None = None
@@ -141,6 +143,22 @@ def yield_(waiting_for: str | Callable[[], str] | None = None) -> None:
         me.launch.spin(me, waiting_for)
     else:
         os.sched_yield()
+
+
+def poll_again(waiting_for: str, wait: tuple[Any, ...]) -> None:
+    """Let the other CUDA threads run between two polls of a wait: like `yield_`, but what the polls store does not count as progress.
+
+    Polls of ibrc's ring, for example, take a lock. wait: it differs from that of the thread's previous wait.
+    """
+    me = getcurrent()
+    if type(me) is not Worker:
+        os.sched_yield()
+        return
+    if me.wait == wait:
+        activity.stores = me.stores
+    me.wait = wait
+    me.launch.spin(me, waiting_for)
+    me.stores = activity.stores
 
 
 def go_on_waiting() -> None:

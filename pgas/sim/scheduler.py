@@ -183,6 +183,8 @@ class Worker(greenlet):  # type: ignore[misc]  # greenlet is untyped
 
     launch: "Launch"
     thread: SimThread
+    wait: tuple[Any, ...] = ()  #: the last wait of engine.poll_again()
+    stores = 0  #: activity.stores when that call returned
 
     def run(self) -> None:
         """Work for a launch, then wait to be started for the next one."""

@@ -20,7 +20,8 @@ from numba import cuda
 from numba import cuda as device_names
 
 from pgas.base.errors import DeadlockError, PgasError
-from pgas.sim import engine, turns
+from pgas.kernels import operation, state
+from pgas.sim import engine, memory, scheduler, turns
 
 engine.install()
 pytestmark = pytest.mark.skipif(not cuda.is_available() or not hasattr(cuda, "simulator"), reason="needs NUMBA_ENABLE_CUDASIM=1")
@@ -789,6 +790,32 @@ class TestIdling:
             signal.signal(signal.SIGINT, before)
         assert time.perf_counter() - begin < 30
         thread.join()
+
+    @pytest.mark.parametrize("waits", [1, 2])
+    def test_polls_that_store_are_idle(self, waits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Polls that store, like those of ibrc's ring, let the kernel sleep, unless the thread goes from wait to wait."""
+        lock, slept, rounds = zeros(), [], []
+
+        def hook() -> None:
+            rounds.append(1)
+            if slept or len(rounds) == 2000:
+                raise StopIteration
+
+        @cuda.jit
+        def k():
+            for poll in range(1_000_000):
+                memory.atomic_exchange(lock.ctypes.data, 1, 8)
+                memory.store_release(lock.ctypes.data, 0, 8)
+                state.relax(operation.number("quiet"), lock.ctypes.data, 0, poll % waits)
+
+        monkeypatch.setattr(scheduler.time, "sleep", slept.append)
+        engine.add_idle_hook(hook)
+        try:
+            with pytest.raises(StopIteration):
+                k[1, 1]()
+        finally:
+            engine.remove_idle_hook(hook)
+        assert bool(slept) is (waits == 1)
 
     def test_an_idle_kernel_gives_the_core_away(self) -> None:
         def hook() -> None:
