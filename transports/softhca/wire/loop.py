@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pgas.transports.hostloop.compiled import device, kernel
-from pgas.transports.hostloop.memory_ops import SLEEP_MAX_US, SLEEP_MIN_US, worked
+from pgas.transports.hostloop.memory_ops import SLEEP_MAX_US, SLEEP_MIN_US, SPINS
 from pgas.transports.hostloop.sockets import wait_readable
 from pgas.transports.softhca import tables as t
 from pgas.transports.softhca.engine import dma, states
@@ -62,7 +62,12 @@ def visit_connection(hca: int, qp: int, work: int) -> int:
 
 @device
 def wait(port: int, turns: int) -> int:
-    """Back off like memory_ops.idle(), but end a sleep if a packet comes. turns: consecutive passes without work."""
+    """Back off like memory_ops.idle(), but end a sleep if a packet comes.
+
+    Args:
+        turns: consecutive passes without work. They begin at SPINS, because each pass is a system call: spinning would take as long as
+            yielding, and would not show that another thread needs the core.
+    """
     if turns < YIELDS:
         return idle(turns)
     wait_readable(load(port + r.PORT_FD), 1000 * min(SLEEP_MAX_US, SLEEP_MIN_US + (turns - YIELDS) // 4))
@@ -84,7 +89,7 @@ def _make(stamp: int) -> Callable[[int], int]:
                 for row in range(load_acquire(hca + t.CTL_QP_LIMIT)):
                     busy |= visit_any(hca, qps + row * t.QP_ROW, work)
                 send_frames(port)
-            idle_turns = wait(port, worked(idle_turns) if busy else idle_turns + 1)
+            idle_turns = wait(port, SPINS - 1 if busy else idle_turns + 1)
         dma.settle(dma.by_dma(hca))
         return stamp
 
