@@ -20,11 +20,11 @@ _I64 = ir.IntType(64)
 SPINS, YIELDS = 200, 1000
 SLEEP_MIN_US, SLEEP_MAX_US = 10, 500
 
-#: Number of the last turn for which idle() sleeps at most 50 µs. Threads for which kernels wait must not pass a larger number to idle().
+#: Number of the last turn for which idle() sleeps at most 50 µs. Threads for which kernels wait must not count beyond it.
 LAST_SHORT_TURN = YIELDS + 4 * (50 - SLEEP_MIN_US)
 
-#: A yield that takes longer shows that another thread needs the core.
-CROWDED_NS = 50_000
+#: A yield that takes longer shows that another thread needs the core; idle() then goes on with this turn, of 200 µs.
+CROWDED_NS, CROWDED_TURN = 50_000, YIELDS + 4 * (200 - SLEEP_MIN_US)
 
 
 def _primitive(arity: int, build: Callable[..., Any]) -> Any:
@@ -172,7 +172,8 @@ def idle(turns: int) -> int:
 
     Sleeps grow by 1 µs every fourth turn: 50 µs after about 5 ms without work, 500 µs after half a second. A doorbell therefore waits at
     most a hundredth of the preceding idle time, and an idle software NIC costs next to nothing. But if another thread needs the core,
-    sleeps of 50 µs begin at once, because the scheduler gives threads that yield an equal share of it.
+    sleeps of 200 µs begin at once, because the scheduler gives threads that yield an equal share of it, and shorter sleeps leave much of a
+    crowded core to switches between threads.
 
     Args:
         turns: consecutive turns of the caller's loop without work.
@@ -182,6 +183,6 @@ def idle(turns: int) -> int:
     if turns < YIELDS:
         before = clock()
         _sched_yield()
-        return turns if clock() - before < CROWDED_NS else LAST_SHORT_TURN
+        return turns if clock() - before < CROWDED_NS else CROWDED_TURN
     _usleep(uint32(min(SLEEP_MAX_US, SLEEP_MIN_US + (turns - YIELDS) // 4)))
     return turns

@@ -86,7 +86,7 @@ def _make(stamp: int) -> Callable[[int], int]:
             if completed != before:
                 turns = 0
                 store_release(control + layout.COMPLETED, completed)
-            waits = idle(worked(waits) if turns == 0 else min(waits + 1, LAST_SHORT_TURN))
+            waits = idle(worked(waits) if turns == 0 else waits + (waits < LAST_SHORT_TURN))
         return stamp
 
     return loop
