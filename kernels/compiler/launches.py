@@ -79,7 +79,11 @@ _codes_of_tensors: dict[tuple[Any, int, bool], int] = {}
 
 def _of_tensor(tensor: Any) -> tuple[int, bytes]:
     """Convert a contiguous tensor of PyTorch on a GPU, for which Numba takes 30 us. Some releases let it reject those with a gradient."""
-    if not tensor.is_cuda or not tensor.is_contiguous() or not tensor.numel():
+    try:
+        plain = tensor.is_cuda and tensor.is_contiguous() and tensor.numel()
+    except (AttributeError, RuntimeError):  # A sparse tensor, or an object that only resembles one.
+        plain = False
+    if not plain:
         raise _Unknown
     shape, step = tensor.shape, tensor.element_size()
     key = tensor.dtype, len(shape), tensor.requires_grad

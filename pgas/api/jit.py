@@ -240,8 +240,7 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
     guarantee: a block may wait for one that never starts. A launch is not a barrier: call barrier_all() before it if kernels of other PEs
     access what this host has written. NVSHMEM: nvshmemx_collective_launch.
 
-    The PEs compare their calls. The first launch of a kernel with this grid, block, shared, and dtypes of symmetric arrays waits until
-    every PE has made it. Later ones return immediately, and the next collective call of the host compares them.
+    The call waits until the host of every PE has made it, and compares these calls.
 
     Args:
         kernel: a kernel made by @pgas.jit or @cuda.jit.
@@ -253,10 +252,9 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
 
     Raises:
         TypeError: kernel is not a kernel, args is not a tuple, or grid, block, or shared contains something other than integers.
-        ValueError: raised on every PE by the first launch, if on some PE the blocks do not all fit on the GPU concurrently (in the
-            simulator: on an H100, registers not counted), and the message gives the largest grid that fits; or if not even one block fits.
-        BootstrapError: PEs launch different kernels, or with a different grid, block, shared, or dtype of a symmetric array in args; if
-            these are not first launches, the next collective call of the host raises it.
+        ValueError: raised on every PE, if on some PE the blocks do not all fit on the GPU concurrently (in the simulator: on an H100,
+            registers not counted), and the message gives the largest grid that fits; or if not even one block fits.
+        BootstrapError: PEs launch different kernels, or with a different grid, block, shared, or dtype of a symmetric array in args.
         PgasError: args contains a team that was destroyed; a PE whose args contain none gets a ValueError.
 
     Example:
@@ -280,11 +278,12 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
 
     configuration = (grid, block, stream, shared)
     key = (grid, block, shared, identity(stream)) if _is_key(configuration) else None
-    again = kernel.again.get(key)
-    if again is not None and again(job, args):
-        return
+    known = kernel.again.get(key)
+    again = known if known is not None and known.job() is job else None
 
-    def prepare() -> BoundLaunch:
+    def prepare() -> Callable[[], None]:
+        if again is not None and (ready := again.ready(args)) is not None:
+            return ready
         configuration = (grid, block, platform.core_stream(stream), shared)
         bound = BoundLaunch(kernel, configuration, args, cooperative=True)
         blocks, threads = (math.prod(x) for x in normalized(configuration)[:2])
@@ -295,62 +294,70 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
             )
         return bound
 
-    call, shape = f"pgas.launch({kernel.__name__})", _shape(grid, block, shared, args)
-    whole = f"{call} with {shape}"
-    if job.repeats(whole):
-        bound = prepare()
-    else:
-        with job.making(call):
-            shapes = job.agree(call, value=shape)
-            if (other := next((pe for pe, shape in enumerate(shapes) if shape != shapes[0]), None)) is not None:
-                here, there = (f"PE {pe} called {call} with {shapes[pe]}" for pe in (0, other))
-                raise BootstrapError(f"PEs disagree in a collective call: {here}; {there}")
-            bound, _ = job.together(call, prepare, ValueError)
-            job.know(whole)
-    bound()
-    if key is not None:
-        if again is None or not again.is_of(job):
+    call = f"pgas.launch({kernel.__name__})"
+    with job.making(call):
+        launch: Callable[[], Any] = prepare
+        failure = None
+        try:
+            launch = prepare()
+        except Exception as caught:
+            failure = caught
+        shape = _shape(grid, block, shared, args) if again is None else again.shape(args)
+        shapes = job.agree(call, value=shape, failure=failure, failed_there=ValueError)
+        if (other := next((pe for pe, shape in enumerate(shapes) if shape != shapes[0]), None)) is not None:
+            here, there = (f"PE {pe} called {call} with {shapes[pe]}" for pe in (0, other))
+            raise BootstrapError(f"PEs disagree in a collective call: {here}; {there}")
+    launch()
+    if key is not None and isinstance(launch, BoundLaunch):
+        if again is None:
             if len(kernel.again) >= _MOST_CONFIGURED:
                 kernel.again.clear()
             again = kernel.again[key] = _Again(job, kernel, configuration)
-        again.learn(args, whole)
+        again.learn(args)
 
 
 class _Again:
-    """Launches of a kernel with one configuration that PEs make again, without an exchange (Collective.repeats)."""
+    """What launches of a kernel with one configuration keep for those that repeat them."""
 
     def __init__(self, job: runtime.Job, kernel: Kernel, configuration: tuple[Any, ...]) -> None:
-        self._job, self._kernel, self._given = weakref.ref(job), kernel, configuration  # They keep the stream, whose ID may be in a key.
+        self.job, self._given = weakref.ref(job), configuration  # It has the stream, whose ID may be in the key.
         grid, block, stream, shared = configuration
-        self._configuration = grid, block, platform.core_stream(stream), shared
-        self._described = _described(kernel, self._configuration)
-        self._launches = platform.repeatable(kernel.dispatcher, kernel.__name__, self._configuration)
-        self._calls: dict[Any, str] = {}  #: by the types of the arguments, in the form that the PEs compare
+        launched = grid, block, platform.core_stream(stream), shared
+        self._described = _described(kernel, launched)
+        self._numbers, self._launches = kernel.numbers, platform.repeatable(kernel.dispatcher, kernel.__name__, launched)
+        self._shapes: dict[tuple[Any, ...], str] = {}
 
-    def is_of(self, job: runtime.Job) -> bool:
-        """Whether the launches were made in this job."""
-        return self._job() is job
+    def learn(self, args: tuple[Any, ...]) -> None:
+        """Let ready() know the types of these arguments."""
+        self._launches.learn(args)
 
-    def learn(self, args: tuple[Any, ...], call: str) -> None:
-        """Let the launch with arguments of these types be made again."""
-        if (given := self._launches.packed(args)) is not None:
-            self._calls[given[0], *map(type, args)] = call
-            self._launches.learn(args, given)
+    def shape(self, args: tuple[Any, ...]) -> str:
+        """Return the result of _shape(), which it makes once for the same dtypes."""
+        dtypes = tuple([arg.dtype if isinstance(arg, SymmetricArray) else None for arg in args])
+        if (shape := self._shapes.get(dtypes)) is None:
+            grid, block, _, shared = self._given
+            shape = self._shapes[dtypes] = _shape(grid, block, shared, args)
+        return shape
 
-    def __call__(self, job: runtime.Job, args: tuple[Any, ...]) -> bool:
-        """Launch again, and return whether that was possible; if not, nothing has happened."""
-        if self._job() is not job or (given := self._launches.packed(args)) is None:
-            return False
-        call = self._calls.get((given[0], *map(type, args)))
-        if call is None or not job.repeats(call):
-            return False
+    def ready(self, args: tuple[Any, ...]) -> Callable[[], None] | None:
+        """Return a function that launches with arguments of types that are known; otherwise None.
+
+        Raises:
+            HeapError: an argument was freed.
+            PgasError: an argument is a team that was destroyed.
+        """
+        if len(args) not in self._numbers or (launch := self._launches.ready(args)) is None:
+            return None
+        job = runtime.current()
         job.teams.check(teams.handles(args))
-        job.launching(*self._described)
-        if not self._launches.again(given):  # The driver has rejected it, for example in a new thread.
-            BoundLaunch(self._kernel, self._configuration, args, cooperative=True)()
-        elif job.timeline is not None:
-            job.timeline.launched()
-        return True
+
+        def launched() -> None:
+            job.launching(*self._described)
+            launch()
+            if job.timeline is not None:
+                job.timeline.launched()
+
+        return launched
 
 
 def _shape(grid: Any, block: Any, shared: Any, args: tuple[Any, ...]) -> str:

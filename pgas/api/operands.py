@@ -171,7 +171,7 @@ def _description(value: Any) -> Any:
     describe = _describing(value)
     try:
         return value if describe is None else Description(describe(value))
-    except Exception:  # Not narrower, because an array without an address, such as a sparse tensor, raises what its library likes.
+    except Exception:  # Not narrower, because each library has its own for an array without an address, such as a sparse tensor.
         return value
 
 
@@ -187,7 +187,7 @@ def _learned(value: Any) -> Callable[[Any], tuple[Any, ...]] | None:
     if not hasattr(type(value), "__cuda_array_interface__") or isinstance(value, SymmetricArray):
         return None
     if hasattr(value, "data_ptr"):  # Some releases of PyTorch reject tensors that require a gradient.
-        return lambda tensor: (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad)
+        return lambda t: (t.data_ptr(), t.shape, t.stride(), t.dtype, t.requires_grad, t.is_cuda)
     if hasattr(value, "device_ctypes_pointer"):
         return lambda array: (array.device_ctypes_pointer.value, array.shape, array.strides, array.dtype)
     if hasattr(getattr(value, "data", None), "ptr"):

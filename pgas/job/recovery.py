@@ -41,9 +41,8 @@ def _wait_for_all(job: Job) -> None:
     if (failure := job.health.failure) is not None:
         line, _, _ = str(failure).partition("\n")
         why = f" after {type(failure).__name__} ({line})"
-    while any(call != _CALL for call, *_ in job.exchange((_CALL, why, False, False, None, None))):
+    while any(call != _CALL for call, *_ in job.exchange((_CALL, why, False, False, None))):
         pass
-    job.forget_repeated()
 
 
 def _end_kernels(job: Job) -> None:

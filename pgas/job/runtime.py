@@ -72,7 +72,6 @@ class Job(Collective):
     """The state of this PE in the job; a context manager that finalizes."""
 
     def __init__(self, comm: Any, given: rendezvous.Given | None = None) -> None:
-        super().__init__()
         self.depth = 1
         self.health = Health(self._why_left)
         self._remarks: list[str] = []
@@ -226,9 +225,16 @@ class Job(Collective):
         self.health.exit_status = None  # The program continues, so it has caught its SystemExit.
         return super().exchange(value)
 
-    def agree(self, call: str, error: type[Exception] = BootstrapError, value: Any = None, failure: Exception | None = None) -> list[Any]:
+    def agree(
+        self,
+        call: str,
+        error: type[Exception] = BootstrapError,
+        value: Any = None,
+        failure: Exception | None = None,
+        failed_there: type[Exception] | None = None,
+    ) -> list[Any]:
         """Like Collective.agree(), but the first error of this PE's kernels and NIC also counts as a failure."""
-        return super().agree(call, error, value, failure or (self.health.failure and again(self.health.failure)))
+        return super().agree(call, error, value, failure or (self.health.failure and again(self.health.failure)), failed_there)
 
     def _shown(self, call: str) -> str:
         """Name the array in a call of free. This is possible because blocks have the same offset on every PE."""

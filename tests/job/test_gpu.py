@@ -126,9 +126,14 @@ jit, gpu_streams = sys.modules["pgas.api.jit"], sys.modules["pgas.job.paths.gpu_
 attributes = SimpleNamespace(max_threads_per_block=896, num_regs=72)
 gpu_streams.compiled_for = lambda dispatcher, args: SimpleNamespace(kernel=SimpleNamespace(attributes=attributes))
 gpu_streams.Device = lambda: SimpleNamespace(properties=SimpleNamespace(max_threads_per_block=1024))
+
+def agree(call, value, failure, failed_there):
+    if failure is not None:
+        raise failure
+    return [value]
+
 job = SimpleNamespace(
-    launching=lambda *_: None, agree=lambda *_, value=None: [value], together=lambda call, step, error: (step(), []),
-    making=contextlib.nullcontext, repeats=lambda call: False
+    launching=lambda *_: None, agree=agree, making=contextlib.nullcontext
 )
 job.teams = SimpleNamespace(check=lambda handles: None)
 jit.runtime.current = lambda: job
@@ -145,6 +150,42 @@ configured = wide[4, (32, {y})]
 configured._launch._configured = refused
 {launch}
 """
+
+
+def test_repeated_launches_go_to_the_driver():
+    """All blocks run concurrently. A new thread, whose launch the driver rejects, makes the GPU current and launches again."""
+    program = """
+from types import SimpleNamespace
+import pgas
+from pgas.job.paths import gpu_streams
+from pgas.kernels.compiler import launches
+
+class Dispatcher:
+    _launch_config_sensitive = False
+    def __getitem__(self, configuration):
+        return SimpleNamespace(_is_kernel_launch_config_sensitive=lambda: False, pre_launch_callbacks=[])
+
+def launching(function, *arguments):
+    print("launch", arguments[:6])
+    return (status.pop(),)
+
+status = [0]
+kernel = SimpleNamespace(plain=True, cooperative=False, kernel=SimpleNamespace(handle=7))
+gpu_streams.compiled_for = lambda dispatcher, args: kernel
+gpu_streams.core_stream = lambda stream: SimpleNamespace(handle=0)
+gpu_streams.compiler = SimpleNamespace(enter_device=lambda: print("enter"))
+launches.driver.cuLaunchCooperativeKernel = launching
+repeatable = gpu_streams.CooperativeLaunches(Dispatcher(), "kernel", (2, 32, 0, 0))
+print(repeatable.ready((1, 2.0)))
+repeatable.learn((1, 2.0))
+print(repeatable.ready((1, 2)))
+repeatable.ready((3, 4.0))()
+status += [0, 201]
+repeatable.ready((3, 4.0))()
+"""
+    launch = "launch (2, 1, 1, 32, 1, 1)\n"
+    assert on_gpus(program) == (0, f"None\nNone\n{launch}{launch}enter\n{launch}", "")
+
 
 OUT_OF_RESOURCES = "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: This indicates that a launch did not occur"
 

@@ -8,6 +8,7 @@ from numba import cuda
 
 import pgas
 from mpi.checks import RECORDS, Watched, equal, everywhere, name_of, needs_any_memory, payload
+from pgas.api.jit import BoundLaunch
 from pgas.job import runtime
 
 DTYPES = [np.dtype(name) for name in ("int8", "float16", "int32", "float64", "complex128")]
@@ -301,6 +302,8 @@ class Current(Wrapped):
 class Tensor:
     """An array as PyTorch describes it."""
 
+    is_cuda = True
+
     def __init__(self, array, requires_grad=False):
         self.array, self.requires_grad = array, requires_grad
         self.shape, self.dtype = array.shape, "torch.int64"
@@ -350,32 +353,43 @@ def test_repeated_calls_with_arrays_of_other_libraries(heap, me, right, left):
 
 
 def test_repeated_launches(heap, me, n, monkeypatch):
-    """After the first launch with a configuration and dtypes, pgas.launch exchanges nothing; arguments, streams, and teams are noticed."""
+    """A launch like an earlier one takes one exchange, and prepares nothing; arguments, streams, and teams are noticed."""
 
     def add(total, source, value):
         total[0] += source[0] + value
 
     def exchanging(job, value, exchange=runtime.Job.exchange):
-        exchanged.append(value)
+        done.append("exchange")
         return exchange(job, value)
 
-    exchanged, streams = [], [cuda.stream(), cuda.stream()]
+    def preparing(launch, *args, prepare=BoundLaunch.__init__, **options):
+        done.append("prepare")
+        prepare(launch, *args, **options)
+
+    done, streams = [], [cuda.stream(), cuda.stream()]
     total, sources = heap.zeros(1, np.int64), [heap.full(1, 10 * i, np.int64) for i in range(3)]
-    for kernel, exchanges in ((pgas.jit(add), 2), (cuda.jit(add), 0)):  # The PEs compare names.
+    for kernel in (pgas.jit(add), cuda.jit(add)):
         total[0] = 0
         pgas.barrier_all()
         pgas.launch(kernel, 1, 1, (total, sources[0], 1), streams[0])
         with monkeypatch.context() as patch:
             patch.setattr(runtime.Job, "exchange", exchanging)
+            patch.setattr(BoundLaunch, "__init__", preparing)
             for i in range(3):
                 pgas.launch(kernel, 1, 1, (total, sources[i], i + me), streams[0])
+            everywhere(None if done == ["exchange"] * 3 else f"three launches did {done}")
             pgas.launch(kernel, 1, 1, (total, cuda.to_device(np.full(1, 5)), me), streams[0])  # other dtypes on the heap
             pgas.synchronize(streams[0])
             pgas.launch(kernel, (1, 1), [1], (total, sources[0], 1.0 if me else 1), streams[1])  # a new type on some PEs only
             pgas.synchronize(streams[1])
         everywhere(None if (found := int(total[0])) == 40 + 4 * me else f"the sum is {found}")
-        everywhere(None if len(exchanged) == exchanges else f"exchanged {exchanged}")
-        exchanged.clear()
+        done.clear()
+    if me == 0:
+        assert "takes 3 arguments" in raised(TypeError, pgas.launch, kernel, 1, 1, (total, 1), streams[0])
+    else:
+        assert "PE 0 failed in pgas.launch(add): TypeError" in raised(
+            ValueError, pgas.launch, kernel, 1, 1, (total, sources[0], 1), streams[0]
+        )
     gone, team = pgas.zeros(1, np.int64), pgas.team_create(list(range(n)))
     of_team = pgas.jit(lambda total, team: None)
     for array, number in ((total, team), (total, pgas.TEAM_WORLD), (gone, team)):

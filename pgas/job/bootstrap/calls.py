@@ -8,8 +8,6 @@ import resource
 import sys
 import threading
 import time
-import zlib
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -28,9 +26,6 @@ _STOPPED_S = 1.0
 
 #: Seconds to look for a message that was sent before another process ended. MPI may need several calls to receive it.
 _NEWS_S = 0.05
-
-#: Maximum number of repeated calls that PEs compare one by one if they differ.
-_COMPARED = 100
 
 #: End of the message about an exception that has left a collective call.
 _OUT_OF_STEP = "the PEs are out of step, so no further collective calls are possible in this job"
@@ -71,12 +66,6 @@ def alone(call: str) -> Iterator[None]:
             turn.release()
 
 
-def _first_different(calls: list[str], repeated: list[list[str]]) -> list[str]:
-    """Return the first calls of the PEs that differ. calls: the last one of each PE; repeated: by PE, those before, if exchanged."""
-    rows = [[*before, call] for before, call in zip(repeated or [[]] * len(calls), calls, strict=True)]
-    return next(([*step] for step in zip(*rows, strict=False) if len({*step}) > 1), calls)
-
-
 def _function(call: str) -> str:
     return call.partition("(")[0]
 
@@ -90,15 +79,8 @@ class Collective:
     _made: str  #: the current collective call
     _remark = ""  #: why this PE makes a call that others may not expect
     _is_failing = False  #: whether it is because its program has failed
-    _has_left = False  #: whether an exception has left a collective call here
     _patience_s: float | None = None  #: seconds until a wait is reported
     _due = _polled = math.inf
-
-    def __init__(self) -> None:
-        self._known: set[str] = set()  #: calls that the PEs may repeat without an exchange
-        #: The last of the repeated calls that the PEs have not compared yet, the number and a digest of all of these.
-        self._repeated: deque[str] = deque(maxlen=_COMPARED)
-        self._count = self._digest = 0
 
     def _interrupt(self) -> None:
         """Called while waiting for the others; may raise to end the wait."""
@@ -168,7 +150,6 @@ class Collective:
 
     def _leave(self, error: BaseException) -> None:
         """Reject later collective calls on every PE, because this PE leaves the call by an exception that others do not know of."""
-        self._has_left = True
         what = " ".join([type(error).__name__, *(f"({line})" for line in str(error).strip().splitlines()[:1])])
         self.bootstrap.leave(f"PE {self.bootstrap.rank} left {self._made} by {what}: {_OUT_OF_STEP}")
 
@@ -201,7 +182,14 @@ class Collective:
                 self._leave(error)
                 raise
 
-    def agree(self, call: str, error: type[Exception] = BootstrapError, value: Any = None, failure: Exception | None = None) -> list[Any]:
+    def agree(
+        self,
+        call: str,
+        error: type[Exception] = BootstrapError,
+        value: Any = None,
+        failure: Exception | None = None,
+        failed_there: type[Exception] | None = None,
+    ) -> list[Any]:
         """Wait until every PE makes the same call; return the values of all PEs, in the order of PEs. Collective.
 
         Args:
@@ -209,6 +197,7 @@ class Collective:
             error: class of the errors.
             value: this PE's value.
             failure: the exception of this PE's part of the call, if it failed.
+            failed_there: class of the error if another PE failed; None: the same.
 
         Raises:
             Exception: the failure.
@@ -218,60 +207,21 @@ class Collective:
         if failure is not None:
             value = ": ".join([type(failure).__name__, *str(failure).strip().splitlines()[:1]])
         with self.making(call):
-            met = self.exchange((call, self._remark, self._is_failing, failure is not None, value, self._digest))
-            digests = {digest for *_, digest in met}
-            again = self._exchange_repeated(None not in digests and len(digests) > 1)  # None: a PE resets the job (recovery.py).
+            met = self.exchange((call, self._remark, self._is_failing, failure is not None, value))
         if failure is not None:
             raise failure
-        for pe, (made, _, _, failed, what, _) in enumerate(met):
+        for pe, (made, _, _, failed, what) in enumerate(met):
             if failed:
-                raise of_another(error(f"PE {pe} failed in {self._shown(made)}: {what}"))
-        last = [made for made, *_ in met]
-        calls = _first_different(last, again)
-        if len(set(calls)) > 1 or again:
-            other = next((pe for pe, c in enumerate(calls) if c != calls[0]), 0)
-            remarks = [met[pe][1] if calls[pe] is last[pe] else "" for pe in (0, other)]
-            here, there = (f"PE {pe} called {self._shown(calls[pe])}{remark}" for pe, remark in zip((0, other), remarks, strict=True))
-            told = f": {here}{';' if again else ','} {there}" if other else f" more than {_COMPARED} calls before {calls[0]}"
-            disagreement = (BootstrapError if again else error)(f"PEs disagree in a collective call{told}")
+                raise of_another((failed_there or error)(f"PE {pe} failed in {self._shown(made)}: {what}"))
+        calls = [made for made, _, _, _, _ in met]
+        if len(set(calls)) > 1:
+            other = next(pe for pe, c in enumerate(calls) if c != calls[0])
+            here, there = (f"PE {pe} called {self._shown(calls[pe])}{met[pe][1]}" for pe in (0, other))
+            disagreement = error(f"PEs disagree in a collective call: {here}, {there}")
             if (why := self._why_left()) and str(disagreement) not in why:  # That PE had sent its part of the call that it then left.
                 raise of_another(BootstrapError(why))
-            failing = any(failing for _, _, failing, *_ in met)
-            raise of_another(disagreement) if failing and not self._is_failing else disagreement
-        return [what for _, _, _, _, what, _ in met]
-
-    def repeats(self, call: str) -> bool:
-        """Note that this PE makes a call again. Return False if the PEs have not made it together before: then they must agree() on it.
-
-        They compare repeated calls at the next agree(), which raises a BootstrapError if these differ.
-        """
-        if call not in self._known or self._has_left or not _turn.acquire(blocking=False):
-            return False
-        try:
-            self._repeated.append(call)
-            self._count += 1
-            self._digest = zlib.crc32(call.encode(), self._digest)
-        finally:
-            _turn.release()
-        return True
-
-    def know(self, call: str) -> None:
-        """Let the PEs, which have made a call together, repeat it without an exchange."""
-        self._known.add(call)
-
-    def forget_repeated(self) -> None:
-        """Do not compare the repeated calls that have been made."""
-        self._repeated.clear()
-        self._count = self._digest = 0
-
-    def _exchange_repeated(self, differ: bool) -> list[list[str]]:
-        """Return the last repeated calls of every PE if they differ. Forget those of this PE."""
-        repeated, count = list(self._repeated), self._count
-        self.forget_repeated()
-        if not differ:
-            return []
-        start = max(0, max(self.exchange(count)) - _COMPARED)
-        return self.exchange(repeated[max(0, start - (count - len(repeated))) :])
+            raise of_another(disagreement) if not self._is_failing and any(failing for _, _, failing, _, _ in met) else disagreement
+        return [what for _, _, _, _, what in met]
 
     def together(self, call: str, step: Callable[[], Any], error: type[Exception] = BootstrapError) -> tuple[Any, list[Any]]:
         """Take a step of a call, then agree(), even if the step fails here. Return its result. Collective. Raises like agree()."""

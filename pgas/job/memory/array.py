@@ -186,7 +186,7 @@ class _OnHeap(_DeviceArray):
 
 
 def _check_source(dest: Any, source: Any) -> None:
-    """Check the operands of copy_to_device(), because Numba's messages do not tell what to do.
+    """Check the operands of copy_to_device(), because Numba's messages do not say which of the two is wrong.
 
     Raises:
         TypeError: source is not an array of NumPy or Numba, or has another dtype.

@@ -21,7 +21,7 @@ from pgas.transports.memory.vmm import GPUMemory, check
 
 #: 32 x 1024 threads saturate NVLink (docs/figures.md).
 COPY_BLOCKS, COPY_THREADS, COLLECTIVE_THREADS = 32, 1024, 512
-configured, repeatable, bound = gpu_streams.Configured, gpu_streams.Repeatable, gpu_streams.Bound
+configured, repeatable, bound = gpu_streams.Configured, gpu_streams.CooperativeLaunches, gpu_streams.Bound
 resident, argument = gpu_streams.resident, launches.Argument
 core_stream, handle_of, capturing = gpu_streams.core_stream, gpu_streams.handle_of, gpu_streams.capturing
 

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from cuda.bindings import driver
@@ -91,18 +91,24 @@ class Configured:
             )  # fmt: skip
 
 
-class Repeatable(Configured):
-    """A kernel with its configuration for launches of pgas.launch that are made again (Platform.repeatable)."""
+class CooperativeLaunches(Configured):
+    """Launches of pgas.launch that are repeated (Platform.repeatable)."""
 
-    def packed(self, args: tuple[Any, ...]) -> launches.Packed | None:
-        return launches.packed(args)
+    def learn(self, args: tuple[Any, ...]) -> None:
+        given = launches.packed(args)
+        if given is not None and given[0] not in self._launches:
+            self._keep(launches.unpacked(args), *given, cooperative=True)
 
-    def learn(self, args: tuple[Any, ...], given: launches.Packed) -> None:
-        self._keep(launches.unpacked(args), *given, cooperative=True)
+    def ready(self, args: tuple[Any, ...]) -> Callable[[], None] | None:
+        given = launches.packed(args)
+        launch = self._launches.get(given[0]) if given is not None else None
+        return None if given is None or launch is None else functools.partial(self._again, launch, given[1], args)
 
-    def again(self, given: launches.Packed) -> bool:
-        launch = self._launches.get(given[0])
-        return launch is not None and launch(given[1])
+    def _again(self, launch: launches.DriverLaunch, parameters: bytes, args: tuple[Any, ...]) -> None:
+        if not launch(parameters):
+            compiler.enter_device()  # A new thread has no current GPU.
+            if not launch(parameters):  # cuda.core raises the driver's error.
+                Bound(self._dispatcher, self._name, self._configuration, args, cooperative=True, place=())()
 
 
 class Bound:

@@ -54,7 +54,7 @@ class Platform(Protocol):
         """Return a function that launches a kernel with its arguments. Raises TypeError if Numba rejects the configuration."""
 
     def repeatable(self, dispatcher: Any, name: str, configuration: tuple[Any, ...]) -> "Repeatable":
-        """Return what makes launches of pgas.launch again that have been made before with arguments of the same types."""
+        """Return what repeats launches of pgas.launch with arguments of the same types."""
 
     def bound(
         self, dispatcher: Any, name: str, configuration: Any, args: tuple[Any, ...], *, cooperative: bool, place: tuple[int, ...]
@@ -98,18 +98,15 @@ class Platform(Protocol):
 class Repeatable(Protocol):
     """Launches of a kernel with one configuration, all of whose blocks run concurrently."""
 
-    def packed(self, args: tuple[Any, ...]) -> tuple[Any, Any] | None:
-        """Return a key of the arguments' types, and the arguments in the form that again() takes; None if that is impossible.
+    def learn(self, args: tuple[Any, ...]) -> None:
+        """Keep what later launches with arguments of these types need."""
+
+    def ready(self, args: tuple[Any, ...]) -> Callable[[], None] | None:
+        """Return a function that launches with these arguments; None if that needs more than what is kept.
 
         Raises:
             HeapError: an argument was freed.
         """
-
-    def learn(self, args: tuple[Any, ...], given: tuple[Any, Any]) -> None:
-        """Keep what later launches with arguments of these types need. given: result of packed(args)."""
-
-    def again(self, given: tuple[Any, Any]) -> bool:
-        """Launch, and return whether that was possible. given: result of packed()."""
 
 
 platform: Platform

@@ -3,6 +3,7 @@
 A stream executes its work immediately and in order, so arguments are only checked. A launch returns when the kernel has ended.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -52,26 +53,20 @@ def configured(dispatcher: Any, name: str, configuration: tuple[Any, ...]) -> An
     return dispatcher[configuration]
 
 
-class Repeatable:
-    """Launches of pgas.launch that are made again (Platform.repeatable)."""
+class SimulatedLaunches:
+    """Launches of pgas.launch that are repeated (Platform.repeatable)."""
 
     def __init__(self, dispatcher: Any, name: str, configuration: tuple[Any, ...]) -> None:
-        self._launch, self._known = dispatcher[configuration], set[Any]()
+        self._launch, self._known = dispatcher[configuration], set[tuple[type, ...]]()
 
-    def packed(self, args: tuple[Any, ...]) -> tuple[Any, Any]:
-        return tuple([(type(arg), getattr(arg, "dtype", None), getattr(arg, "ndim", 0)) for arg in args]), args
+    def learn(self, args: tuple[Any, ...]) -> None:
+        self._known.add(tuple(map(type, args)))
 
-    def learn(self, args: tuple[Any, ...], given: tuple[Any, Any]) -> None:
-        self._known.add(given[0])
-
-    def again(self, given: tuple[Any, Any]) -> bool:
-        if given[0] not in self._known:
-            return False
-        self._launch(*given[1])
-        return True
+    def ready(self, args: tuple[Any, ...]) -> Callable[[], None] | None:
+        return functools.partial(self._launch, *args) if tuple(map(type, args)) in self._known else None
 
 
-repeatable = Repeatable
+repeatable = SimulatedLaunches
 
 
 def bound(

@@ -29,7 +29,7 @@ def handle(stream: Any) -> int:
     )
 
 
-#: For streams of which a library makes an object for each question, such as torch.cuda.current_stream(), the attribute with the handle.
+#: For streams of which a library makes a new object each time, such as torch.cuda.current_stream(), the attribute with the handle.
 _handles: dict[type, str | None] = {}
 
 

@@ -1,5 +1,6 @@
 """Operations of the host: copies, signals, atomics, collectives (nvshmem4py's rma, amo, and collective)."""
 
+import functools
 import time
 from enum import IntEnum
 from typing import Any
@@ -17,11 +18,19 @@ __all__ = [
 
 
 def _of_all(order: Any) -> Any:
-    return lambda stream=None: order(stream=stream)
+    @functools.wraps(order)
+    def ordered(stream: Any = None) -> None:
+        order(stream=stream)
+
+    return ordered
 
 
 def _of_team(meet: Any) -> Any:
-    return lambda team, stream=None: meet(handle(team), stream=stream)
+    @functools.wraps(meet)
+    def met(team: Any, stream: Any = None) -> None:
+        meet(handle(team), stream=stream)
+
+    return met
 
 
 quiet, flush, barrier_all, sync_all = map(_of_all, (api.quiet, api.flush, api.barrier_all, api.sync_all))
