@@ -215,24 +215,30 @@ class Teams:
             if found is None:
                 raise HeapError(f"team memory has no room for the predefined teams of {self.plan.n_pes} PEs: PGAS_MAX_TEAMS is too small")
             self._enter(number, tuple(pes), self.plan.channels, found[1], "", units)
+            self._prepare(number)  # Its memory is new, and therefore zero. Filling it would allocate all its pages.
 
     def add(self, number: int, pes: tuple[int, ...], channels: int, first_unit: int, where: str) -> None:
         """Make a team at a location that is free on all members. No member may use it before all have made it."""
         self._enter(number, pes, channels, first_unit, where, self.plan.units(len(pes), channels))
+        self._clear(number)
+        self._prepare(number)
 
     def _enter(self, number: int, pes: tuple[int, ...], channels: int, first_unit: int, where: str, units: int) -> None:
         self.room = Room(self.room.numbers & ~(1 << number), self.room.units & ~((1 << units) - 1 << first_unit))
         near = all(pe in self._near_pes for pe in pes)
         self.records[number] = Record(pes, channels, first_unit, where, near, self.plan.host_channels(len(pes), channels))
-        self._prepare(number)
+
+    def _clear(self, number: int) -> None:
+        """Zero a team's flags and staging."""
+        record = self.records[number]
+        count = self.plan.all_channels(len(record.pes), record.channels)
+        self._memory.fill(self._address(record), count * self.plan.channel_bytes(len(record.pes)), 0)
 
     def _prepare(self, number: int) -> None:
-        """Write a team's memory (zero flags and staging, list of members) and its entry for kernels."""
+        """Write a team's first epochs and list of members, and its entry for kernels."""
         record = self.records[number]
         pes, base, size = record.pes, self._address(record), self.plan.channel_bytes(len(record.pes))
-        count = self.plan.all_channels(len(pes), record.channels)
-        self._memory.fill(base, count * size, 0)
-        for channel in range(count):
+        for channel in range(self.plan.all_channels(len(pes), record.channels)):
             self._memory.write(base + channel * size + layout.EPOCH, struct.pack("<Q", _EPOCH))
         listed = base + self.plan.list_offset(len(pes), record.channels)
         self._memory.write(listed, struct.pack(f"<{len(pes)}I", *pes))
@@ -271,6 +277,7 @@ class Teams:
     def reset(self) -> None:
         """Reset all channels after an error; on every PE, while no kernel runs."""
         for number in self.records:
+            self._clear(number)
             self._prepare(number)
         self._memory.fill(window.slot(self._me) + layout.ALL_ROWS, layout.ALL_ROWS_BYTES, 0)
         self._memory.fill(layout.ALL_EPOCH, layout.WORD, 0)
