@@ -331,7 +331,7 @@ class Order:
         of_pe = self._pe(pe)
         block = self._block(of_pe.kernel, first)
         if numbers is None:
-            state = joined([block.state, *(thread.state for thread in block.threads.values())])
+            state = joined([thread.state for thread in block.threads.values()] or [block.state])  # Threads know what their block knew.
             known = lambda clock: clock.with_block(block.first, block.phase, block.first, block.count)  # noqa: E731
             block.state = state.map(known, "happened", "visible")
             if block.together:
@@ -547,7 +547,6 @@ class Order:
     ) -> None:
         thread = self._thread(pe, number)
         self._waits.pop((pe, number), None)
-        self._takes_pending(thread)
         self.findings.awaited(addr)
         word = self._words.get(addr)
         told = Knowledge()
@@ -565,6 +564,7 @@ class Order:
                 self.findings.saw_put(thread.now(), writer)
         self.findings.saw(thread.now(), told, site)
         self._learns(thread, told)
+        self._takes_pending(thread)  # Most often, what the word has told includes it.
 
     def _never(self, pe: int, site: int, comparison: int, every: bool, wanted: tuple[tuple[int, int, int, int], ...]) -> None:
         """Report a wait that has not ended if no write that was made could end it."""

@@ -28,11 +28,12 @@ class Knowledge:
     def __or__(self, other: "Knowledge") -> "Knowledge":
         if self is other:
             return self
-        mine = _clocks(self)
-        values = [one if one is its else one | its for one, its in zip(mine, _clocks(other), strict=True)]
+        mine, its = _clocks(self), _clocks(other)
+        values = [a if a is b else a | b for a, b in zip(mine, its, strict=True)]
         arrived, updates = _joined(self.arrived, other.arrived), latest(self.updates, other.updates)
-        if arrived is self.arrived and updates is self.updates and all(value is one for value, one in zip(values, mine, strict=True)):
-            return self
+        for state, clocks_of in (self, mine), (other, its):
+            if arrived is state.arrived and updates is state.updates and all(a is b for a, b in zip(values, clocks_of, strict=True)):
+                return state
         return _made(values, arrived, updates)
 
     def every(self, change: Callable[[Clock], Clock]) -> "Knowledge":
@@ -72,9 +73,14 @@ def joined(states: Iterable[Knowledge]) -> Knowledge:
 def _joined(mine: dict[int, Clock], other: dict[int, Clock]) -> dict[int, Clock]:
     if mine is other or not other:
         return mine
+    if not mine:
+        return other
     new = {}
     for pe, clock in other.items():
         known = mine.get(pe, NOTHING)
         if (joined := known | clock) is not known:
             new[pe] = joined
-    return mine | new if new else mine
+    if not new:
+        return mine
+    found = mine | new
+    return other if len(found) == len(other) and all(found[pe] is clock for pe, clock in other.items()) else found
