@@ -31,9 +31,12 @@ class Epoch:
     count: int = 1  #: number of threads of the block
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Clock:
-    """What is known: by lane, the launch that has ended; by block, the phase that has ended; by thread, its tick."""
+    """What is known: by lane, the launch that has ended; by block, the phase that has ended; by thread, its tick.
+
+    Like an epoch, it never changes, but is not frozen.
+    """
 
     launches: dict[tuple[int, int], int] = field(default_factory=dict)
     blocks: dict[int, int] = field(default_factory=dict)
@@ -51,13 +54,6 @@ class Clock:
     def __or__(self, other: "Clock") -> "Clock":
         if self is other:
             return self
-        if type(other) is Clock and not (other.launches or other.blocks or other.threads):
-            return self
-        if type(self) is not Clock or type(other) is not Clock:
-            one, its = _known(self), _known(other)
-            if type(one) is not Clock or type(its) is not Clock:
-                return JoinedClock((self, other))
-            return self if (both := one | its) is one else both
         launches = latest(self.launches, other.launches)
         blocks = latest(self.blocks, other.blocks)
         threads = latest(self.threads, other.threads)
@@ -69,8 +65,6 @@ class Clock:
 
     def with_thread(self, thread: int, tick: int) -> "Clock":
         """Return a clock that also knows a thread's events up to a tick."""
-        if type(self) is not Clock:
-            return JoinedClock((self,), (thread, tick))
         return Clock(self.launches, self.blocks, self.threads | {thread: tick})
 
     def with_warps(self, warps: Iterable[range], tick: int) -> "Clock":
@@ -142,10 +136,8 @@ class JoinedClock(Clock):
 
     def __init__(self, parts: tuple[Clock, ...], entry: tuple[int, int] | None = None) -> None:
         first = parts[0]
-        _set_first(self, (first._made or first._first) if isinstance(first, JoinedClock) else first)
-        _set_parts(self, parts)
-        _set_entry(self, entry)
-        _set_made(self, None)
+        self._first = (first._made or first._first) if isinstance(first, JoinedClock) else first
+        self._parts, self._entry, self._made = parts, entry, None
 
     def made(self) -> Clock:
         """Return the clock with all that its parts know."""
@@ -164,12 +156,18 @@ class JoinedClock(Clock):
                             left.append(part)
                         else:
                             plain.append(part._made or NOTHING if isinstance(part, JoinedClock) else part)
-            made = joined([*plain, Clock(threads=entries)])
-            _set_made(self, made)
-            _set_first(self, made)
-            _set_parts(self, ())
-            _set_entry(self, None)
-        return self._made  # type: ignore[return-value]
+            self._made = self._first = joined([*plain, Clock(threads=entries)])
+            self._parts, self._entry = (), None
+        return self._made
+
+    def __or__(self, other: Clock) -> Clock:
+        return _joined(self, other)
+
+    def __ror__(self, other: Clock) -> Clock:  # Python calls it before Clock.__or__, because this is a subclass.
+        return _joined(other, self)
+
+    def with_thread(self, thread: int, tick: int) -> Clock:
+        return JoinedClock((self,), (thread, tick))
 
     launches = property(lambda self: self.made().launches)
     blocks = property(lambda self: self.made().blocks)
@@ -180,7 +178,14 @@ class JoinedClock(Clock):
         return self._first.covers(e) or self.made().covers(e)
 
 
-_set_first, _set_parts, _set_entry, _set_made = (getattr(JoinedClock, name).__set__ for name in ("_first", "_parts", "_entry", "_made"))
+def _joined(one: Clock, its: Clock) -> Clock:
+    """Return what both know, of which one or both are perhaps computed later."""
+    known, new = _known(one), _known(its)
+    if one is its or (type(new) is Clock and not (new.launches or new.blocks or new.threads)):
+        return one
+    if type(known) is not Clock or type(new) is not Clock:
+        return JoinedClock((one, its))
+    return one if (both := known | new) is known else both
 
 
 def _known(clock: Clock) -> Clock:
