@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _MOST_UPDATES = 4
 
+_NO_MEETING = "the threads of the block do not meet in between"
+
 _TOLD_BY_BLOCK = (
     "another thread of the block tells it; the threads of the block do not meet before that (if both are of one warp, syncwarp suffices)"
 )
@@ -340,8 +342,9 @@ class Mistakes:
             if earlier[-1].access.epoch.tick >= a.epoch.since:  # Otherwise, it may have been the signal of an earlier round.
                 return told_before
         same_kernel = a.epoch.lane == b.epoch.lane and a.epoch.launch == b.epoch.launch > 0
-        if same_kernel and a.epoch.block == b.epoch.block and a.kind != REMOTE:
-            return "syncthreads", "the threads of the block do not meet in between"
+        of_block = same_kernel and a.epoch.block == b.epoch.block
+        if of_block and a.kind != REMOTE:
+            return "syncthreads", _NO_MEETING
         for one, other in ((a, b), (b, a)):
             for seen in self._seen.get(other.epoch.block, ()):
                 if seen.epoch.phase != other.epoch.phase or a.call or b.call:  # The block meets at the beginning of a collective.
@@ -361,6 +364,8 @@ class Mistakes:
             return "syncthreads", _TOLD_BY_BLOCK
         if told_before is not None:
             return told_before
+        if of_block:
+            return "syncthreads", _NO_MEETING
         if same_kernel:
             return "grid barrier", "blocks of a grid run in any order, and nothing orders these two"
         if a.epoch.pe == b.epoch.pe and a.epoch.lane != b.epoch.lane and a.kind != REMOTE != b.kind:
