@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pgas
-from pgas.check import log, record
+from pgas.check import record
 from pgas.check.memory import MemoryAccess
 from pgas.check.order import Order
 from pgas.kernels import window
@@ -165,8 +165,7 @@ class OrderTrial:
         def race(first: MemoryAccess, second: MemoryAccess, addr: int, state: Any) -> None:
             found.setdefault(self._program_at(shape_, addr), []).append(f"{_words(first)}, then {_words(second)}")
 
-        order = Order(race)
-        order.follow(log.merged(folder))
+        Order.of(folder, race)
         return found
 
     def _program_at(self, shape_: Shape, addr: int) -> int:

@@ -53,11 +53,9 @@ def main(arguments: Sequence[str] | None = None, name: str = "python -m pgas.che
         parser.error("argument --replay: runs over p2p only, and PGAS_TRANSPORT is another transport")
     with tempfile.TemporaryDirectory(prefix="pgas-check-") as folder:
         status = _run(asked, Path(folder))
-        from pgas.check.log import merged
         from pgas.check.order import Order
 
-        order = Order()
-        order.follow(merged(Path(folder)))
+        order = Order.of(Path(folder))
     text = order.findings.text()
     if text:
         print(text, flush=True)

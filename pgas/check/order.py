@@ -5,6 +5,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from pgas.base import collector
@@ -192,6 +193,13 @@ class Order:
             log.ORDER: self._order, log.ENTER: self._enter, log.LEFT: self._left, log.WAITED: self._waited, log.MEETS: self._meets,
             log.HAS_MET: self._has_met, log.RECORDED: self._recorded, log.AWAITED: self._event_awaited,
         }  # fmt: skip
+
+    @classmethod
+    def of(cls, folder: Path, race: Race | None = None) -> "Order":
+        """Follow the job whose logs are in a folder. race: see the constructor."""
+        order = cls(race)
+        order.follow(log.merged(folder))
+        return order
 
     def follow(self, parts: Iterable[tuple[int, list[log.Event]]]) -> None:
         """Take the events of a job in an order in which releases precede what they released: of a PE, and some that follow each other."""

@@ -13,7 +13,6 @@ from typing import Any
 
 from pgas.base.errors import PgasError
 from pgas.base.waits import until
-from pgas.check.log import merged
 from pgas.check.order import Order
 from pgas.check.record import LogPart, Recorder
 from pgas.check.record import install as record
@@ -108,9 +107,8 @@ def _report_on(part: LogPart) -> str:
 
 def _judged(part: LogPart) -> str:
     """Return the report on the logs of all PEs, "" if nothing in it is certain."""
-    order = Order()
-    order.follow(merged(part.folder))
-    return order.findings.text() if order.findings.certain else ""
+    findings = Order.of(part.folder).findings
+    return findings.text() if findings.certain else ""
 
 
 def _all(part: LogPart, what: str) -> bool:

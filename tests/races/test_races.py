@@ -61,14 +61,8 @@ def run_all(folder, names):
         together(pes, folder, runs)
 
 
-def followed(folder):
-    order = Order()
-    order.follow(merged(folder))
-    return order
-
-
 def findings(folder):
-    return followed(folder).findings.all
+    return Order.of(folder).findings.all
 
 
 def found_as_marked(name, found):
@@ -324,7 +318,7 @@ def wrong_values(folder, names):
     run_all(folder / "logs", names)
     plans = {}
     for name in names:
-        order = followed(folder / "logs" / name)
+        order = Order.of(folder / "logs" / name)
         plans[name] = replay.Rerun.of(order.findings.all[0], order)
     assert [name for name in names if plans[name] is None] == [name for name in names if name == "signal_without_wait"]
     planned = [name for name in names if plans[name] is not None]
