@@ -511,11 +511,12 @@ class _Replayer(record.Recorder):
 
     def _keep(self, kept: _Kept) -> None:
         kept.lane = self._lane
-        if kept not in self._late:
-            self._late.append(kept)
         self._mark(_CAME)
-        if not self._looks:
-            self._looks = True
+        with self._changing:
+            if kept not in self._late:
+                self._late.append(kept)
+            starts, self._looks = not self._looks, True
+        if starts:
             threading.Thread(target=self._look, daemon=True).start()
 
     def _is_kept(self, addr: int) -> bool:
@@ -524,15 +525,18 @@ class _Replayer(record.Recorder):
     def _look(self) -> None:
         """Make what is kept when the other access has been made, or when its time is over, whatever the kernel does."""
         until = time.monotonic() + _PATIENCE_S
-        while not self._has_waited and self._late:
+        while True:
+            with self._changing:
+                if self._has_waited or not self._late:
+                    self._looks = False  # What is kept from now on has a thread of its own.
+                    break
+                kept = self._late[0]
             time.sleep(_LOOK_S)
-            late = self._late[:1]  # The kernel's thread may remove it meanwhile.
-            if any(self._marks(self._other) > kept.made for kept in late):
+            if self._marks(self._other) > kept.made:
                 self._has_made()
             elif time.monotonic() > until:
                 self._has_waited = True
-        self._looks = False
-        if runtime.active():
+        if self._has_waited and runtime.active():
             self._make(list(self._late))
 
     def _order(self, plain: str, given: dict[str, Any]) -> None:
