@@ -13,9 +13,9 @@
 * ``peers``     collectives of NCCL and of PyTorch's symmetric memory in a job of pgas;  ``nccl_exchange``  ``ep`` over NCCL;
 * ``report``    tables and JSON;  ``jobs``  runs commands, MPS, and mpirun.
 
-``ping_pong`` has the round trips, ``coll_latency`` and ``coll_on_stream`` the collectives called in kernels and on the host. ``jacobi`` is
-NVIDIA's Jacobi solver, by its flags. ``overlap`` measures communication that overlaps with a library's matrix products, ``ep`` the kernels
-of the gallery's expert-parallel dispatch and combine. ``host_overhead`` measures what calls cost the host. ``plot`` draws pictures from a
-test's JSON. ``compare`` shows results next to those of NVSHMEM, NCCL, and symmetric memory; ``coll_compare`` measures collectives for it.
-``programs`` runs random programs and compares the results with an oracle.
+``ping_pong`` has the round trips, ``coll_latency`` and ``coll_on_stream`` the collectives called in kernels and on the host,
+``rma_on_stream`` puts and gets called on the host. ``jacobi`` is NVIDIA's Jacobi solver, by its flags. ``overlap`` measures communication
+that overlaps with a library's matrix products, ``ep`` the kernels of the gallery's expert-parallel dispatch and combine. ``host_overhead``
+measures what calls cost the host. ``plot`` draws pictures from a test's JSON. ``compare`` shows results next to those of NVSHMEM, NCCL, and
+symmetric memory; ``coll_compare`` measures collectives for it. ``programs`` runs random programs and compares the results with an oracle.
 """

@@ -20,6 +20,9 @@ Step s sends to the PE s places to the right, so that each PE sends and receives
 rows, and then each tile after a kernel of one block has waited for its signals. The first product waits until all blocks of the sending
 kernel run.
 
+"overlapped, copies", for all-gather: the host puts each tile with a signal, on the stream of the communication. With
+``PGAS_COPY_ENGINE_BYTES=1``, the GPU's copy engine moves the tiles, and takes no SMs.
+
 Gathered rows alternate between two buffers: a PE that has received all chunks of a turn knows that all others have finished the turn
 before. The sums need only one, because no later work reads them here.
 
@@ -62,7 +65,8 @@ _THREADS, _WAITING = (1024, 128) if not pgas.SIMULATOR else (32, 32)
 _WRONG = 1e30
 
 #: Names of the variants that the last lines compare.
-_OVERLAPPED, _IN_SEQUENCE = ("overlapped, collectives", "overlapped, tiles"), ("in sequence, NCCL", "in sequence, pgas")
+_OVERLAPPED = "overlapped, collectives", "overlapped, tiles", "overlapped, copies"
+_IN_SEQUENCE = "in sequence, NCCL", "in sequence, pgas"
 
 
 # Kernels --------------------------------------------------------------------------------------------------------------------------
@@ -354,6 +358,21 @@ class _AllGather(_Pattern):
         tiles = [((me - step) % n, chunk) for step in range(1, n) for chunk in range(self.chunks)]
         wait = {tile: _await[1, _WAITING, library.products].bind(arrived, *tile, turn) for tile in [(me, 0), *tiles]}
 
+        landed, copy_turn = pgas.zeros((n, self.chunks, 1), np.uint64), pgas.zeros(1, np.int64)
+        begin_copies = _begin[1, 1, library.products].bind(copy_turn)
+        put = [
+            [
+                pgas.put_signal.bind(
+                    gathered[slot][self.tile(me, chunk)], mine[self.tile(0, chunk)], landed, (me, chunk, 0), 1, pgas.SIGNAL_ADD,
+                    (me + step) % n, stream=library.communication,
+                )
+                for step in range(1, n)
+                for chunk in range(self.chunks)
+            ]
+            for slot in (0, 1)
+        ]  # fmt: skip
+        wait_for_copy = {tile: _await[1, _WAITING, library.products].bind(landed, *tile, copy_turn) for tile in tiles}
+
         def begin_tiles(slot: int) -> None:
             begin()
             self.communication_begins()
@@ -366,16 +385,33 @@ class _AllGather(_Pattern):
                 wait[tile]()
             self.products_follow()
 
-        def multiply_tiles(operand: Any, own: Any, waits: bool) -> None:
+        def multiply_tiles(operand: Any, own: Any, waits: Any = None) -> None:
             multiply(own, b, c[self.rows_of(me)])
             for tile in tiles:
                 if waits:
-                    wait[tile]()
+                    waits[tile]()
                 multiply(operand[self.tile(*tile)], b, c[self.tile(*tile)])
 
         def overlapped_tiles(slot: int) -> None:
             begin_tiles(slot)
-            multiply_tiles(g[slot], a, waits=True)
+            multiply_tiles(g[slot], a, wait)
+            self.products_follow()
+
+        def send_copies(slot: int) -> None:
+            begin_copies()
+            self.communication_begins()
+            for call in put[slot]:
+                call()
+
+        def in_copies(slot: int) -> None:
+            send_copies(slot)
+            for tile in tiles:
+                wait_for_copy[tile]()
+            self.products_follow()
+
+        def overlapped_copies(slot: int) -> None:
+            send_copies(slot)
+            multiply_tiles(g[slot], a, wait_for_copy)
             self.products_follow()
 
         copies, copies_by_chunk = ([(g[slot], rows_of_all, True) for slot in (0, 1)] for rows_of_all in (whole, ordered))
@@ -384,17 +420,19 @@ class _AllGather(_Pattern):
             _Variant("communication, pgas", lambda slot: gather[slot](), copies, multiplies=False),
             _Variant("communication, pgas chunks", in_chunks, copies_by_chunk, multiplies=False),
             _Variant("communication, pgas tiles", in_tiles, sent, multiplies=False),
+            _Variant("communication, pgas copies", in_copies, sent, multiplies=False),
             _Variant("matmul", lambda slot: multiply(whole, b, c), right),
             _Variant("matmul in chunks", lambda slot: self.multiply_chunks(ordered, b, c), right_by_chunk),
-            _Variant("matmul in tiles", lambda slot: multiply_tiles(whole, a, waits=False), right),
+            _Variant("matmul in tiles", lambda slot: multiply_tiles(whole, a), right),
             _Variant(_IN_SEQUENCE[1], in_sequence, right),
             _Variant(_OVERLAPPED[0], overlapped, right_by_chunk),
             _Variant(_OVERLAPPED[1], overlapped_tiles, right),
+            _Variant(_OVERLAPPED[2], overlapped_copies, right),
         ]
         if nccl:
             copied = [(nccl_gathered, whole, True)]
             self.variants.insert(0, _Variant("communication, NCCL", by_nccl, copied, multiplies=False))
-            self.variants.insert(-3, _Variant(_IN_SEQUENCE[0], in_sequence_by_nccl, right))
+            self.variants.insert(-4, _Variant(_IN_SEQUENCE[0], in_sequence_by_nccl, right))
 
 
 class _ReduceScatter(_Pattern):

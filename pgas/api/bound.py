@@ -26,7 +26,7 @@ from pgas.job.paths.platform import platform
 from pgas.job.paths.streams import identity, with_argument
 from pgas.kernels import operation
 
-__all__ = ["BoundCall", "Value", "bind", "is_recording", "recording", "remembering"]
+__all__ = ["BoundCall", "Value", "bind", "is_recording", "keeping", "recording", "remembering"]
 
 #: Maximum number of repeated calls of a function that a job keeps.
 _MOST_REMEMBERED = 256
@@ -130,16 +130,23 @@ def is_recording() -> bool:
     return getattr(_of_thread, "launches", None) is not None
 
 
-def recording(kernel: Kernel, configuration: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
-    """Whether this thread binds a call: then keep the launch instead of performing it."""
+def keeping(call: Any) -> bool:
+    """Whether this thread binds a call: then keep an object that is like a BoundLaunch."""
     found = getattr(_of_thread, "launches", None)
     if found is None:
+        return False
+    found.append(call)
+    return True
+
+
+def recording(kernel: Kernel, configuration: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
+    """Whether this thread binds a call: then keep the launch instead of performing it."""
+    if not is_recording():
         return False
     place = _place(args)
     if place:
         args = with_argument(args, place, lambda value: int(value) if isinstance(value, int) else float(value))
-    found.append(BoundLaunch(kernel, configuration, args, place=place))
-    return True
+    return keeping(BoundLaunch(kernel, configuration, args, place=place))
 
 
 def _bound(name: str, form: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, keep: bool) -> BoundCall:

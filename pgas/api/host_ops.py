@@ -11,6 +11,9 @@ is complete after ``quiet(stream=...)`` or ``barrier_all(stream=...)``, or once 
 a ``fence(stream=...)``. After a get, later work in the stream may use the data. A call that returns a value, such as g or a fetching
 atomic, waits for the value and therefore for all earlier work in the stream; it cannot be captured.
 
+If the other PE's memory is mapped, the GPU's copy engine performs puts and gets of PGAS_COPY_ENGINE_BYTES or more, so that they take no SMs
+from kernels that run at the same time. A kernel performs all others, and all that a trace records (PGAS_TRACE).
+
 Without ``stream``, a call runs on the default stream and waits: put until its source may be reused, get until the data has arrived. It
 raises the errors of kernels. ``_nbi`` forms do not wait. ``quiet()`` waits for all kernels of this PE and completes their operations;
 ``barrier_all()`` does so on every PE; ``sync_all()`` waits only for the other PEs' calls. The default stream waits for kernels of other
@@ -34,7 +37,7 @@ from typing import Any
 
 import numpy as np
 
-from pgas.api import amo, lock, rma, signal, sync, wait
+from pgas.api import amo, host_copies, lock, rma, signal, sync, wait
 from pgas.api.bound import Value, is_recording, recording, remembering
 from pgas.api.jit import Kernel, jit
 from pgas.api.operands import Operand
@@ -46,7 +49,7 @@ from pgas.job import runtime
 from pgas.job.memory.array import at, block_of
 from pgas.job.memory.heap import HeapBlock
 from pgas.job.paths.platform import platform
-from pgas.kernels import layout, refusals
+from pgas.kernels import layout, refusals, window
 from pgas.kernels.codes import Comparison, SignalOp
 from pgas.kernels.compiler import cuda, is_float8
 from pgas.kernels.compiler.binding import HOST_FORMS
@@ -153,8 +156,8 @@ def enqueue(kernel: Kernel, grid: int, block: int, stream: Any, *args: Any, wait
 # -------------------------------------------------------------------------------------------------------------------- put, get
 
 
-def _copied(name: str, dest: Any, source: Any, nelems: Any, pe: Any, *, adds: bool = False) -> tuple[Any, Any]:
-    """Check the operands of a copy, and return them as flat arrays of bytes. adds: whether a signal that adds follows the copy."""
+def _copied(name: str, dest: Any, source: Any, nelems: Any, pe: Any, *, adds: bool = False) -> tuple[int, int, int]:
+    """Check the operands of a copy, and return their addresses and the number of bytes. adds: whether a signal that adds follows it."""
     job = runtime.current()
     job.check_pe(name, pe)
     to, origin = Operand.of(name, "dest", dest), Operand.of(name, "source", source)
@@ -165,7 +168,7 @@ def _copied(name: str, dest: Any, source: Any, nelems: Any, pe: Any, *, adds: bo
         _check_writable(name, dest)
     symmetric.check_symmetric(job)
     local.check_local(nbytes, job, pe, adds=adds)
-    return _bytes(to, nbytes), _bytes(origin, nbytes)
+    return to.address, origin.address, nbytes
 
 
 def _check_writable(name: str, dest: Any) -> None:
@@ -183,8 +186,8 @@ def _count(name: str, wanted: Any, in_dest: int, in_source: int) -> int:
     return int(wanted)
 
 
-def _bytes(operand: Operand, nbytes: int) -> Any:
-    return as_array(operand.address, nbytes, np.dtype(np.uint8))
+def _bytes(address: int, nbytes: int) -> Any:
+    return as_array(address, nbytes, np.dtype(np.uint8))
 
 
 def _array(address: int, size: int, dtype: np.dtype) -> Any:
@@ -203,11 +206,21 @@ def _shape_of_copy(nbytes: int, pe: int, *, adds: bool = False) -> tuple[int, in
     return max(1, min(nbytes // _SHARE, _BLOCKS)), _THREADS
 
 
+def _enqueue_copy(name: str, kernel: Kernel, stream: Any, to: int, origin: int, nbytes: int, pe: int, *, wait: bool) -> None:
+    """Enqueue a put or get of a number of bytes, by the GPU's copy engine or a kernel. to, origin: addresses on this PE."""
+    job = runtime.current()
+    if 0 < job.engine_bytes <= nbytes and job.stores_to(pe):
+        away = window.slot(pe) - window.slot(job.my_pe)
+        host_copies.enqueue(name, *((to, origin + away) if name.startswith("get") else (to + away, origin)), nbytes, stream, wait=wait)
+    else:
+        enqueue(kernel, *_shape_of_copy(nbytes, pe), stream, _bytes(to, nbytes), _bytes(origin, nbytes), pe, wait=wait)
+
+
 def _copy(name: str, kernel: Kernel, *, wait: bool) -> Callable[..., None]:
     def form(dest: Any, source: Any, pe: Any, nelems: Any = None, *, stream: Any = None) -> None:
-        to, origin = _copied(name, dest, source, nelems, pe)
-        if to.size:
-            enqueue(kernel, *_shape_of_copy(to.size, pe), stream, to, origin, pe, wait=wait)
+        to, origin, nbytes = _copied(name, dest, source, nelems, pe)
+        if nbytes:
+            _enqueue_copy(name, kernel, stream, to, origin, nbytes, pe, wait=wait)
 
     return form
 
@@ -254,14 +267,14 @@ def _unit(dtype: np.dtype) -> np.dtype:
 def _copy_and_signal(name: str, *, wait: bool) -> Callable[..., None]:
     def form(dest: Any, source: Any, sig: Any, idx: Any, value: Any, op: Any, pe: Any, *, stream: Any = None) -> None:
         adds = op == SignalOp.ADD
-        to, origin = _copied(name, dest, source, None, pe, adds=adds)
+        to, origin, nbytes = _copied(name, dest, source, None, pe, adds=adds)
         (idx, dtype), op = _element(name, "sig", sig, idx), check_code(name, "op", op, SignalOp)
         check_value(name, "value", value, dtype, integral=True)
-        blocks, threads = _shape_of_copy(to.size, pe, adds=adds)
+        blocks, threads = _shape_of_copy(nbytes, pe, adds=adds)
         if blocks == 1:
-            enqueue(_put_signal, 1, threads, stream, to, origin, sig, idx, value, op, pe, wait=wait)
+            enqueue(_put_signal, 1, threads, stream, _bytes(to, nbytes), _bytes(origin, nbytes), sig, idx, value, op, pe, wait=wait)
         else:
-            enqueue(_put, blocks, threads, stream, to, origin, pe, wait=False)
+            _enqueue_copy(name, _put, stream, to, origin, nbytes, pe, wait=False)
             enqueue(_signal_behind, 1, 1, stream, sig, idx, value, op, pe, wait=wait)
 
     return form

@@ -106,6 +106,10 @@ class Job(Collective):
         self._choose_paths(requested)
         plan = self._step(lambda: teams.Plan.of(self.n_pes, requested))
         sharing = max(len(group) for group in by_gpu(self.pes)) if self.gpu is not None else 1
+        traced = requested["PGAS_TRACE"].timeline or requested["PGAS_TRACE"].traffic
+        #: Minimum number of bytes of a put or get of the host by the GPU's copy engine; 0: kernels copy all. The simulator's tools and
+        #: traces follow only what kernels do.
+        self.engine_bytes = requested["PGAS_COPY_ENGINE_BYTES"] if self.gpu is not None and not traced else 0
         self.blocks = Blocks(requested["PGAS_HOST_BLOCKS"], sharing)
         heap_size = whole_pages(requested["PGAS_SYMMETRIC_SIZE"])
         if requested["PGAS_TRACE"].timeline:

@@ -11,15 +11,16 @@ from ml_dtypes import bfloat16
 from perf_runs import mpirun, with_mpirun
 from point_to_point import NAMES
 
-from pgas.perftests import coll_latency, coll_on_stream
+from pgas.perftests import coll_latency, coll_on_stream, rma_on_stream
 from pgas.perftests.harness.collectives import COLLECTIVES, VARIANTS, CollectiveMessage
 
-TESTS = {**coll_latency.TESTS, **coll_on_stream.TESTS}
+MODULES = coll_latency, coll_on_stream, rma_on_stream
+TESTS = {name: test for module in MODULES for name, test in module.TESTS.items()}
 
 
 def test_console_scripts_are_nvshmems_programs():
     scripts = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]
-    modules = {name: module.__name__ for module in (coll_latency, coll_on_stream) for name in module.TESTS}
+    modules = {name: module.__name__ for module in MODULES for name in module.TESTS}
     assert scripts.pop("pgas") == "pgas.__main__:main"
     assert scripts == {name: f"pgas.perftests.{name}:main" for name in NAMES} | {name: f"{module}:main" for name, module in modules.items()}
 
@@ -56,17 +57,19 @@ barrier_on_stream -n 2 -w 2
 barrier_all_on_stream -n 2 -w 2
 sync_on_stream -n 2 -w 2
 sync_all_on_stream -n 2 -w 2
+put_on_stream -b 24 -e 24 -n 2 -w 2
+get_on_stream -b 24 -e 24 -n 2 -w 2 --cudagraph
 """
 
 PROGRAM = """
 import sys
 import pgas
-from pgas.perftests import coll_latency, coll_on_stream
+from pgas.perftests import coll_latency, coll_on_stream, rma_on_stream
 
 with pgas.init():
     for line in {lines!r}.strip().splitlines():
         name, *flags = line.split()
-        test = {{**coll_latency.TESTS, **coll_on_stream.TESTS}}[name]
+        test = {{**coll_latency.TESTS, **coll_on_stream.TESTS, **rma_on_stream.TESTS}}[name]
         if status := test.run([*flags, "--json", {folder!r} + "/" + name]):
             sys.exit(status)
 """

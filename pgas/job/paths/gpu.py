@@ -24,6 +24,7 @@ COPY_BLOCKS, COPY_THREADS, COLLECTIVE_THREADS = 32, 1024, 512
 configured, repeatable, bound = gpu_streams.Configured, gpu_streams.CooperativeLaunches, gpu_streams.Bound
 resident, argument = gpu_streams.resident, launches.Argument
 core_stream, handle_of, capturing = gpu_streams.core_stream, gpu_streams.handle_of, gpu_streams.capturing
+copying = gpu_streams.copying
 
 _Attribute = driver.CUdevice_attribute
 _NOT_READY = driver.CUresult.CUDA_ERROR_NOT_READY

@@ -13,6 +13,7 @@ from cuda.core import launch as cuda_launch
 
 from pgas.job.paths.streams import handle, is_default, normalized, with_argument
 from pgas.kernels.compiler import compiler, launches
+from pgas.transports.memory.vmm import check
 
 
 def core_stream(stream: Any) -> Any:
@@ -157,6 +158,18 @@ class Bound:
             if changed and launch(parameters[: self._offset] + changed + parameters[self._offset + len(changed) :]):
                 return
         self._again(*with_argument(self._keep, self._place, lambda _: value))
+
+
+def copying(to: int, source: int, nbytes: int, stream: Any) -> Callable[[], None]:
+    """Return a function that lets the GPU's copy engine copy in the order of a stream (Platform.copying)."""
+    arguments = driver.CUdeviceptr(to), driver.CUdeviceptr(source), nbytes, driver.CUstream(handle_of(stream))
+
+    def copy() -> None:
+        if driver.cuMemcpyAsync(*arguments)[0] != driver.CUresult.CUDA_SUCCESS:
+            compiler.enter_device()  # A new thread has no current GPU.
+            check(driver.cuMemcpyAsync(*arguments), f"a copy of {nbytes} bytes")
+
+    return copy
 
 
 def resident(dispatcher: Any, args: tuple[Any, ...], threads: int, shared: int) -> tuple[str, int]:

@@ -3,6 +3,7 @@
 A stream executes its work immediately and in order, so arguments are only checked. A launch returns when the kernel has ended.
 """
 
+import ctypes
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -67,6 +68,10 @@ class SimulatedLaunches:
 
 
 repeatable = SimulatedLaunches
+
+
+def copying(to: int, source: int, nbytes: int, stream: Any) -> Callable[[], Any]:
+    return functools.partial(ctypes.memmove, to, source, nbytes)
 
 
 def bound(
