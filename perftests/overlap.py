@@ -27,8 +27,10 @@ Gathered rows alternate between two buffers: a PE that has received all chunks o
 before. The sums need only one, because no later work reads them here.
 
 Before a variant is timed, two turns of it start with buffers full of wrong values, and the results are compared with products of float32
-that need no communication, because every PE can compute every operand. Times are those of the slowest PE. "host" is the time in which the
-host queues a turn; it must be shorter, because otherwise the GPU waits for the host. ``--cudagraph`` captures two turns.
+that need no communication, because every PE can compute every operand. Times are those of the slowest PE. All variants are measured in
+turn, ``--rounds`` times, and a row has the median: the power of a GPU is limited, so that products that follow much other work take up to
+20% longer. "host" is the time in which the host queues a turn; it must be shorter, because otherwise the GPU waits for the host.
+``--cudagraph`` captures two turns.
 """
 
 import argparse
@@ -537,6 +539,11 @@ def _measure(pattern: _Pattern, variant: _Variant, options: argparse.Namespace) 
     return row | {"validated": all(each[2] for each in times)}
 
 
+def _median(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the median of a variant's rows; it is valid if all are."""
+    return sorted(rows, key=lambda row: row["us"])[len(rows) // 2] | {"validated": all(row["validated"] for row in rows)}
+
+
 def _agree(pattern: _Pattern, variant: _Variant) -> bool:
     """Whether the results are right. A product may differ by the rounding of each PE's part and of each sum."""
     right = True
@@ -552,7 +559,7 @@ def _agree(pattern: _Pattern, variant: _Variant) -> bool:
 def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = Parser("python -m pgas.perftests.overlap", description="Overlap of communication and matrix products.", allow_abbrev=False)
     few = pgas.SIMULATOR
-    rows, columns, inner, iters, warmup, blocks = (48, 24, 24, 2, 0, 2) if few else (8192, 28672, 8192, 50, 10, 8)
+    rows, columns, inner, iters, warmup, blocks, rounds = (48, 24, 24, 2, 0, 2, 1) if few else (8192, 28672, 8192, 50, 10, 8, 3)
     whole, sizes = within(1, 1 << 20), within(1, 1 << 20)
     parser.add_argument("--m", type=sizes, default=rows, metavar="N", help=f"rows of A, a multiple of PEs and chunks [{rows}]")
     parser.add_argument("--n", type=sizes, default=columns, metavar="N", help=f"columns of B of all PEs, a multiple of PEs [{columns}]")
@@ -561,6 +568,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--blocks", type=within(1, 1024), default=blocks, metavar="N", help=f"blocks that send tiles [{blocks}]")
     parser.add_argument("--iters", type=whole, default=iters, metavar="N", help=f"timed turns [{iters}]")
     parser.add_argument("--warmup_iters", type=within(0, 1 << 20), default=warmup, metavar="N", help=f"turns before them [{warmup}]")
+    parser.add_argument("--rounds", type=within(1, 100), default=rounds, metavar="N", help=f"measurements of each variant [{rounds}]")
     parser.add_argument("--cudagraph", action="store_true", help="capture two turns into a CUDA graph and launch that")
     parser.add_argument("--transport", type=one_of(TRANSPORTS), metavar="NAME", help=f"{', '.join(TRANSPORTS)} [pgas chooses]")
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the results as JSON")
@@ -594,12 +602,13 @@ def main(argv: list[str] | None = None) -> int:
             _print_title(options, job, library, why)
         for kind in (_AllGather, _ReduceScatter):
             pattern = kind(options, library, nccl)
-            for variant in pattern.variants:
-                rows.append(_measure(pattern, variant, options))
-                if me == 0:
-                    _print_row(rows[-1])
+            rounds = [[_measure(pattern, variant, options) for variant in pattern.variants] for _ in range(options.rounds)]
+            found = [_median(each) for each in zip(*rounds, strict=True)]
+            rows += found
             if me == 0:
-                _print_gain([row for row in rows if row["pattern"] == kind.title])
+                for row in found:
+                    _print_row(row)
+                _print_gain(found)
         if nccl:
             nccl.destroy_process_group()
         if me == 0:
