@@ -110,7 +110,8 @@ _KINDS = (
         "GPU without one"),
     Remedy("argument",
         (r"pgas\.\w+|nvshmem\.core", r"\bmust (be|have|hold|not)\b", r"^PE \d+, block", r"does not exist", r"elements (wanted|are)",
-         r"copy_to_device: the source ", r"\bop \w+ takes|copy_to_device: .*contiguous", r"range of|can hold|^doctor \S+: one of"),
+         r"copy_to_device: the source ", r"\bop \w+ takes|copy_to_device: .*contiguous", r"range of|can hold|^doctor \S+: one of",
+         r"cuda array interface"),
         "a call has an argument that the function does not accept; the message names the argument, its value and what is allowed",
         "help(pgas.NAME) or docs/api/README.md for the function; docs/refusals.md has a table of what device operations accept. "
         "PGAS_DEBUG=check makes kernels on GPUs check their operands, as the simulator does"),

@@ -1,6 +1,6 @@
 """Connects numba-cuda's simulator to the engine: `cuda.jit`, launches `kernel[grid, block](...)`, arguments, the name `cuda`.
 
-numba-cuda's own simulator still provides host arrays, streams, events, `cuda.to_device` and the classes of device arrays.
+numba-cuda's own simulator still provides streams, `cuda.to_device`, and the classes of device arrays.
 """
 
 import warnings
@@ -23,7 +23,7 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 from pgas.base import model
 from pgas.base.errors import PgasError
-from pgas.sim import engine
+from pgas.sim import engine, host_api
 from pgas.sim.arrays import KernelArray
 from pgas.sim.cuda_module import CACHE_HINTS, KERNEL_MODULE
 from pgas.sim.integers import typed
@@ -123,6 +123,7 @@ def install() -> None:
     devicearray.check_array_compatibility = _check_compatibility
     for module in (numba.cuda, numba.cuda.simulator, api):
         module.jit = jit
+    host_api.install()
     # Device names that kernels do not find in their globals: `pgas.cuda`, local imports, `from numba.cuda import syncthreads`.
     numba.cuda.__getattr__ = _device_name
     with warnings.catch_warnings():

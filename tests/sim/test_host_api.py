@@ -1,0 +1,99 @@
+"""Functions of numba.cuda for the host: the simulator has the same ones, with the same parameters, as numba-cuda has for GPUs."""
+
+import ast
+import asyncio
+import importlib.util
+import inspect
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pgas
+from pgas import cuda
+
+#: Functions for other processes or libraries on GPUs, and what the simulator refuses.
+ONLY_ON_GPUS = {"from_cuda_array_interface", "open_ipc_array", "external_stream"}
+
+
+def of_gpus():
+    """Return numba-cuda's functions for GPUs, by name, from their source, which cannot be imported next to the simulator's."""
+    folder = Path(importlib.util.find_spec("numba.cuda").submodule_search_locations[0])
+    tree = ast.parse((folder / "api.py").read_text())
+    return {node.name: node.args for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")}
+
+
+GIVEN = of_gpus()
+
+
+@pytest.mark.skipif(not pgas.SIMULATOR, reason="of the simulator")
+@pytest.mark.parametrize("name", sorted(GIVEN.keys() - ONLY_ON_GPUS))
+def test_parameters(name):
+    given = GIVEN[name]
+    names = [a.arg for a in given.args] + ["*"] * (given.vararg is not None)
+    required = names[: len(given.args) - len(given.defaults)]
+    found = inspect.signature(getattr(cuda, name)).parameters.values()
+    positional = ["*" if p.kind is p.VAR_POSITIONAL else p.name for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+    if name == "to_device":
+        positional[0] = "obj"  # numba-cuda's simulator calls it ary
+    assert positional[: len(names)] == names
+    assert [p.name for p in found if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD][: len(required)] == (
+        required if name != "to_device" else ["ary"]
+    )
+
+
+def test_events_keep_the_time():
+    start, stop, untimed = cuda.event(), cuda.event(timing=True), cuda.event(timing=False)
+    stream = cuda.stream()
+    start.record(stream)
+    time.sleep(0.01)
+    stop.record(stream)
+    stop.synchronize()
+    stop.wait(stream)
+    assert stop.query()
+    assert 5 <= cuda.event_elapsed_time(start, stop) < 5000
+    assert start.elapsed_time(stop) == pytest.approx(cuda.event_elapsed_time(start, stop), rel=0.1)
+    untimed.record()
+    with pytest.raises(Exception):  # noqa: B017, PT011  On a GPU, an error of the driver.
+        cuda.event_elapsed_time(start, untimed)
+
+
+@pytest.mark.skipif(not pgas.SIMULATOR, reason="the interpreter calls back at once")
+def test_streams_call_back():
+    stream, called = cuda.stream(), []
+    stream.add_callback(lambda *given: called.append(given), "argument")
+    assert called == [(stream, 0, "argument")]
+
+    async def done():
+        return await stream.async_done()
+
+    assert asyncio.run(done()) is stream
+
+
+@cuda.jit
+def double(a):
+    i = cuda.grid(1)
+    if i < a.size:
+        a[i] *= 2
+
+
+def test_arrays_of_the_host():
+    """Kernels change mapped memory, and copies between pinned memory and the GPU work."""
+    host, other = np.arange(4.0), np.arange(4.0)
+    with cuda.mapped(host) as array:
+        double[1, 32](array)
+        cuda.synchronize()
+    assert host.tolist() == [0, 2, 4, 6]
+    with cuda.mapped(host, other) as arrays:
+        assert len(arrays) == 2
+    like = cuda.mapped_array_like(host)
+    assert (like.shape, like.dtype) == (host.shape, host.dtype)
+    with cuda.pinned(host, other):
+        device = cuda.to_device(host)
+    same = cuda.as_cuda_array(device)
+    double[1, 32](same)
+    assert device.copy_to_host().tolist() == [0, 4, 8, 12]
+    assert (cuda.is_cuda_array(device), cuda.is_cuda_array(host)) == (True, False)
+    with pytest.raises(TypeError, match="cuda array interface"):
+        cuda.as_cuda_array(host)
