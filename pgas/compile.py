@@ -38,7 +38,7 @@ from pgas.kernels import window
 from pgas.kernels.compiler import backend, compiler, cuda
 from pgas.kernels.compiler.binding import BINDER, HOST_FORMS
 from pgas.kernels.compiler.reason import reason
-from pgas.sass import COMPUTE_CAPABILITY, Built, assemble, compile_ptx
+from pgas.sass import Built, assemble, compile_ptx
 from pgas.transports import registry
 
 #: Maximum number of launches of a program, because it may be waiting in a loop for a result, although no kernel runs.
@@ -106,7 +106,7 @@ def _take_options(options: argparse.Namespace) -> None:
 def _table(built: dict[str, Built], arguments: dict[str, str], transport: str) -> str:
     width = max([6, *(len(name) for name in built)])
     heads = [f"{head:>5}" for head in ("SASS", "registers", "spills", "stack", "loads", "stores", "atomics", "fences")]
-    lines = [f"{'kernel':{width}} {' '.join(heads)}   ({transport}, sm_{COMPUTE_CAPABILITY[0]}{COMPUTE_CAPABILITY[1]})"]
+    lines = [f"{'kernel':{width}} {' '.join(heads)}   ({transport}, sm_{model.COMPUTE_CAPABILITY[0]}{model.COMPUTE_CAPABILITY[1]})"]
     for name, b in built.items():
         kinds = [sum(b.count(opcode) for opcode in opcodes) for opcodes in (("LD",), ("ST",), ("ATOM", "RED"), ("MEMBAR",))]
         numbers = [len(b.instructions), b.registers, b.spills, b.stack, *kinds]
@@ -267,9 +267,9 @@ def _pretend(found: Found, n_pes: int) -> None:
     pretended |= dict.fromkeys(("finalize", "free", "register", "reset", "synchronize", "team_destroy", "unregister"), nothing)
     of_cuda = {"to_device": lambda ary, *_, **__: _array(ary), "device_array": _empty, "device_array_like": _like(_empty)}
     of_cuda |= {"stream": nothing, "synchronize": nothing, "event_elapsed_time": nothing}
-    of_cuda["event"] = lambda *_, **__: SimpleNamespace(record=nothing, synchronize=nothing)
-    gpu = SimpleNamespace(compute_capability=COMPUTE_CAPABILITY, MULTIPROCESSOR_COUNT=model.SMS, WARP_SIZE=model.THREADS_PER_WARP,
-        MAX_THREADS_PER_BLOCK=model.THREADS_PER_BLOCK)  # fmt: skip
+    event = SimpleNamespace(record=nothing, synchronize=nothing, wait=nothing, query=lambda: True, elapsed_time=nothing)
+    of_cuda["event"] = lambda *_, **__: event
+    gpu = SimpleNamespace(id=0, name=model.NAME, compute_capability=model.COMPUTE_CAPABILITY, **model.ATTRIBUTES)
     of_cuda["get_current_device"] = lambda: gpu
     for module, functions in ((pgas, pretended), (cuda, of_cuda)):
         for name, function in functions.items():

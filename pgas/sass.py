@@ -14,10 +14,9 @@ from cuda import pathfinder
 
 from pgas.base import config
 from pgas.base.errors import PgasError
+from pgas.base.model import COMPUTE_CAPABILITY
 from pgas.kernels import compiler, window
 from pgas.transports import registry
-
-COMPUTE_CAPABILITY = (9, 0)
 
 #: Kernels (plain functions) and the types of their arguments, by name.
 Kernels = dict[str, tuple[Callable[..., None], tuple[Any, ...]]]

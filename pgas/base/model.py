@@ -8,6 +8,7 @@ do not. Registers are not counted, because the simulator has no machine code.
 from math import prod
 
 NAME = "H100"
+COMPUTE_CAPABILITY = (9, 0)
 SMS = 132
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK = (1024, 1024, 64)
@@ -19,6 +20,32 @@ SHARED_PER_BLOCK = 48 << 10
 SHARED_PER_SM = 228 << 10
 #: Shared memory that the system reserves for each block, in addition to what the block requests.
 SHARED_OF_SYSTEM = 1 << 10
+
+#: Attributes of the device by CUDA's names (CU_DEVICE_ATTRIBUTE_...), as numba.cuda.get_current_device() has them.
+ATTRIBUTES = {
+    "MULTIPROCESSOR_COUNT": SMS,
+    "MAX_THREADS_PER_BLOCK": THREADS_PER_BLOCK,
+    "MAX_THREADS_PER_MULTIPROCESSOR": WARPS_PER_SM * THREADS_PER_WARP,
+    "MAX_BLOCKS_PER_MULTIPROCESSOR": BLOCKS_PER_SM,
+    **{f"MAX_BLOCK_DIM_{axis}": size for axis, size in zip("XYZ", MAX_BLOCK, strict=True)},
+    **{f"MAX_GRID_DIM_{axis}": size for axis, size in zip("XYZ", MAX_GRID, strict=True)},
+    "WARP_SIZE": THREADS_PER_WARP,
+    "MAX_SHARED_MEMORY_PER_BLOCK": SHARED_PER_BLOCK,
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": SHARED_PER_SM - SHARED_OF_SYSTEM,
+    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": SHARED_PER_SM,
+    "RESERVED_SHARED_MEMORY_PER_BLOCK": SHARED_OF_SYSTEM,
+    "MAX_REGISTERS_PER_BLOCK": 64 << 10,
+    "MAX_REGISTERS_PER_MULTIPROCESSOR": 64 << 10,
+    "TOTAL_CONSTANT_MEMORY": 64 << 10,
+    "L2_CACHE_SIZE": 50 << 20,
+    "COMPUTE_CAPABILITY_MAJOR": COMPUTE_CAPABILITY[0],
+    "COMPUTE_CAPABILITY_MINOR": COMPUTE_CAPABILITY[1],
+    "UNIFIED_ADDRESSING": 1,
+    "CAN_MAP_HOST_MEMORY": 1,
+    "CONCURRENT_KERNELS": 1,
+    "COOPERATIVE_LAUNCH": 1,
+    "INTEGRATED": 0,
+}
 
 _Index = tuple[int, int, int]
 

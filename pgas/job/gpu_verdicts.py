@@ -8,12 +8,10 @@ import sys
 from cuda import pathfinder
 from cuda.bindings import nvvm
 
+from pgas.base.model import COMPUTE_CAPABILITY
 from pgas.kernels import window
 from pgas.kernels.compiler import compiler
 from pgas.kernels.compiler.reason import reason
-
-#: Compute capability of an H100.
-_COMPUTE_CAPABILITY = (9, 0)
 
 
 def missing() -> str:
@@ -33,7 +31,7 @@ def _verdict(data: bytes) -> tuple[str, str]:
     except Exception as error:  # An import of the user's modules may raise an error of any class.
         return "", f"{type(error).__name__}: {error}"
     try:
-        compiler.ptx(function, types, _COMPUTE_CAPABILITY)
+        compiler.ptx(function, types, COMPUTE_CAPABILITY)
     except Exception as error:  # The compiler has errors of several classes.
         return reason(error, function), ""
     return "", ""

@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import numba.cuda
+from pgas.base import model
 
 __all__ = ["Buffer", "MemoryResource", "install", "stand_in"]
 
@@ -53,7 +53,7 @@ class _Stream:
 
 
 class _Device:
-    compute_capability = (9, 0)  # of an H100, which the simulator models
+    compute_capability = model.COMPUTE_CAPABILITY
     properties = SimpleNamespace(multicast_supported=False)
     default_stream = _Stream()
 
@@ -82,8 +82,7 @@ def stand_in(name: str, real: Any, **members: Any) -> ModuleType:
 
 
 def install() -> None:
-    """Let ``import cuda.core`` find this module's classes, and give Numba's streams the handle of a stream."""
+    """Let ``import cuda.core`` find this module's classes."""
     real = importlib.import_module("cuda.core")
     stand_in("cuda.core", real, Device=_Device, Stream=_Stream, Buffer=Buffer, MemoryResource=MemoryResource, system=_SYSTEM)
     sys.modules["cuda.core.experimental"] = importlib.import_module("cuda").core = sys.modules["cuda.core"]  # type: ignore[attr-defined]
-    numba.cuda.stream.handle = SimpleNamespace(value=0)

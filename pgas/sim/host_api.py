@@ -1,10 +1,11 @@
-"""Functions of numba.cuda for the host that numba-cuda's simulator lacks, or that take other arguments there.
+"""What numba.cuda has for the host and numba-cuda's simulator lacks, or has with other parameters: functions, and attributes of the device.
 
-Work is executed immediately, so that events only keep the time. ``install()`` adds these functions to numba.cuda.
+Work is executed immediately, so that events only keep the time. ``install()`` adds all of it to numba.cuda.
 """
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -16,6 +17,7 @@ from numba.cuda.simulator import api
 from numba.cuda.simulator.cudadrv import devicearray, devices
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
+from pgas.base import model
 from pgas.sim.arrays import ndarray_of
 
 __all__ = ["FUNCTIONS", "install"]
@@ -122,11 +124,40 @@ FUNCTIONS = (
 )  # fmt: skip
 
 
+class _Handle(int):
+    """The handle of a stream; some releases of numba-cuda give it as an int, others with the attribute value."""
+
+    value = 0
+
+
+def _attribute(self: Any, name: str) -> Any:
+    """Return an attribute of the device. Others than those of the model are unknown."""
+    try:
+        return model.ATTRIBUTES[name]
+    except KeyError:
+        raise AttributeError(f"the simulator's device has no attribute {name!r}; it has {', '.join(model.ATTRIBUTES)}") from None
+
+
+def _memory(self: Any) -> Any:
+    page = os.sysconf("SC_PAGE_SIZE")
+    return devices._MemoryInfo(os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page)
+
+
+def _install_device() -> None:
+    """Let the device have the attributes of an H100, and the context those of the device."""
+    device, context = devices.FakeCUDADevice, devices.FakeCUDAContext
+    device.id, device.name, device.compute_capability = 0, f"{model.NAME} (simulator)", model.COMPUTE_CAPABILITY
+    device.__getattr__ = _attribute
+    context.compute_capability, context.get_memory_info = model.COMPUTE_CAPABILITY, _memory
+    context.__getattr__ = lambda self, name: getattr(self.device, name)
+
+
 def install() -> None:
-    """Add the functions to numba.cuda, and what streams and events lack to their classes."""
+    """Add the functions to numba.cuda, and what streams, events, and the device lack to their classes."""
+    _install_device()
     event, stream = api.Event, api.stream
     event.__init__, event.record, event.query, event.elapsed_time = _begin, _record, lambda self: True, event_elapsed_time
-    stream.add_callback, stream.async_done = _add_callback, _async_done
+    stream.add_callback, stream.async_done, stream.handle = _add_callback, _async_done, _Handle()
     modules: tuple[ModuleType, ...] = (numba.cuda, numba.cuda.simulator, api)
     for module in modules:
         for function in FUNCTIONS:

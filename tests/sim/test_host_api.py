@@ -12,6 +12,7 @@ import pytest
 
 import pgas
 from pgas import cuda
+from pgas.base import model
 
 #: Functions for other processes or libraries on GPUs, and what the simulator refuses.
 ONLY_ON_GPUS = {"from_cuda_array_interface", "open_ipc_array", "external_stream"}
@@ -69,6 +70,22 @@ def test_streams_call_back():
         return await stream.async_done()
 
     assert asyncio.run(done()) is stream
+
+
+def test_the_device_has_the_attributes_of_a_gpu():
+    """Programs choose numbers of blocks by them."""
+    device = cuda.get_current_device()
+    assert device.compute_capability >= (7, 0)
+    assert tuple(device.compute_capability) == (device.COMPUTE_CAPABILITY_MAJOR, device.COMPUTE_CAPABILITY_MINOR)
+    assert (device.id, device.WARP_SIZE, device.MAX_THREADS_PER_BLOCK, device.MAX_BLOCK_DIM_Z) == (0, 32, 1024, 64)
+    assert device.MULTIPROCESSOR_COUNT == cuda.gpus[0].MULTIPROCESSOR_COUNT > 16
+    assert device.name == cuda.current_context().device.name
+    assert {name: getattr(device, name) for name in model.ATTRIBUTES}.keys() == model.ATTRIBUTES.keys()
+    with pytest.raises(AttributeError, match="NO_SUCH"):
+        device.NO_SUCH  # noqa: B018
+    free, total = cuda.current_context().get_memory_info()
+    assert 0 < free < total < 1 << 50
+    assert int(cuda.stream().handle) >= 0
 
 
 @cuda.jit

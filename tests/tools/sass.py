@@ -13,9 +13,10 @@ from typing import Any
 import pgas
 from pgas import cuda
 from pgas.base.arguments import Parser, one_of
+from pgas.base.model import COMPUTE_CAPABILITY
 from pgas.base.output import outlive_reader
 from pgas.kernels.compiler import types
-from pgas.sass import COMPUTE_CAPABILITY, CONSTANTS, Kernels, build_all, configure
+from pgas.sass import CONSTANTS, Kernels, build_all, configure
 
 __all__ = ["KERNELS", "LENT"]
 
