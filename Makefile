@@ -191,7 +191,7 @@ mpi-weak: $(VENV)/dev
 # Two paths in a job, of 2+1 PEs: which path an operation takes, and order over both.
 mpi-pairs: export PGAS_PES_PER_NODE := 2,1
 mpi-pairs: $(VENV)/dev
-	PGAS_TRANSPORT=p2p,ibgda mpirun -n 3 $(PYTEST) tests/mpi/test_two_paths.py $(call chapters,order)
+	PGAS_TRANSPORT=p2p,ibgda mpirun -n 3 $(PYTEST) tests/mpi/test_two_paths.py tests/mpi/test_copy_engine.py $(call chapters,order)
 	PGAS_PES_PER_NODE=1 PGAS_TRANSPORT=p2p,ibgda mpirun -n 2 $(PYTEST) tests/mpi/test_nvshmem.py
 	PGAS_TRANSPORT=p2p,ibrc mpirun -n 3 $(PYTEST) tests/mpi/test_two_paths.py -k "near or ptr or both or meet"
 

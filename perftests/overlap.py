@@ -20,15 +20,15 @@ Step s sends to the PE s places to the right, so that each PE sends and receives
 rows, and then each tile after a kernel of one block has waited for its signals. The first product waits until all blocks of the sending
 kernel run.
 
-"overlapped, copies", for all-gather: the host puts each tile with a signal, on the stream of the communication. With
-``PGAS_COPY_ENGINE_BYTES=1``, the GPU's copy engine moves the tiles, and takes no SMs.
+"overlapped, copies", for all-gather: the host puts each tile with a signal, on the stream of the communication. The GPU's copy engine moves
+the tiles and takes no SMs, because this program sets ``PGAS_COPY_ENGINE_BYTES`` to 1M unless the environment does.
 
 Gathered rows alternate between two buffers: a PE that has received all chunks of a turn knows that all others have finished the turn
 before. The sums need only one, because no later work reads them here.
 
 Before a variant is timed, two turns of it start with buffers full of wrong values, and the results are compared with products of float32
 that need no communication, because every PE can compute every operand. Times are those of the slowest PE. All variants are measured in
-turn, ``--rounds`` times, and a row has the median: the power of a GPU is limited, so that products that follow much other work take up to
+turn, ``--rounds`` times, and a row has the median. The power of a GPU is limited, so that products that follow much other work take up to
 20% longer. "host" is the time in which the host queues a turn; it must be shorter, because otherwise the GPU waits for the host.
 ``--cudagraph`` captures two turns.
 """
@@ -51,6 +51,7 @@ import numpy as np
 from ml_dtypes import bfloat16
 from numba import cuda
 
+from pgas.base import config
 from pgas.base.arguments import Parser, one_of, output_file, within
 from pgas.base.output import outlive_reader
 from pgas.perftests.harness.options import TRANSPORTS
@@ -587,6 +588,7 @@ def main(argv: list[str] | None = None) -> int:
     options = _options(argv)
     if options.transport is not None:
         os.environ["PGAS_TRANSPORT"] = options.transport
+    os.environ.setdefault("PGAS_COPY_ENGINE_BYTES", "1M")
     os.environ.setdefault("PGAS_SYMMETRIC_SIZE", str(max(1 << 30, 8 * options.m * options.k + (128 << 20))))
     with pgas.init() as job:
         me, n = job.my_pe, job.n_pes
@@ -649,6 +651,7 @@ def _write(options: argparse.Namespace, rows: list[dict[str, Any]], why: str, li
     """Write the results, and draw them."""
     flags = {name: value for name, value in vars(options).items() if name not in ("json", "plot")}
     data = {"test": "overlap", "date": now(), "commit": commit(), **pgas.info(), "args": flags, "products": library, "without_nccl": why}
+    data["copy_engine_bytes"] = config.read("PGAS_COPY_ENGINE_BYTES")
     if options.json:
         Path(options.json).write_text(rows_in_lines(data | {"rows": rows}) + "\n", encoding="utf-8")
     if options.plot:

@@ -4,8 +4,8 @@
     mpirun -n 2 python -m pgas.perftests.rma_on_stream get_on_stream --cudagraph
 
 PE 0 calls, and PE 1 has the other operand. All calls of a row are queued, or with ``--cudagraph`` captured into a graph, and the time is
-divided: without a graph, small messages take the host's time of a call. ``PGAS_COPY_ENGINE_BYTES`` determines which messages the GPU's
-copy engine moves.
+divided. Without a graph, a small message takes as long as the host needs for a call. ``PGAS_COPY_ENGINE_BYTES`` determines which messages
+the GPU's copy engine moves.
 """
 
 import functools
@@ -61,10 +61,8 @@ def _of(function: Callable[..., Any]) -> CollTest:
     def tables(options: Options) -> Iterator[tuple[str, list[Case]]]:
         if pgas.n_pes() < 2:
             raise RefusedError("two PEs are needed: use mpirun -n 2")
-        size, cases = options.min_size, []
-        while size <= options.max_size:
-            cases.append(Case(size, None, None, None, functools.partial(_measure, function, size, options), size, "char", None, 1.0))
-            size *= options.step
+        measures = {size: functools.partial(_measure, function, size, options) for size in options.sizes()}
+        cases = [Case(size, None, None, None, measure, size, "char", None, 1.0) for size, measure in measures.items()]
         yield f"{function.__name__}_on_stream", cases
 
     fixed = (*OF_COLLECTIVES, "ctas", "threads_per_cta", "datatype")

@@ -1,4 +1,4 @@
-"""Copies by the GPU's copy engine, for calls of the host. They take no SMs, and over NVLink less time than those of kernels."""
+"""Copies by the GPU's copy engine, for calls on the host. They take no SMs; large ones take less time over NVLink than those of kernels."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ class _Copy:
     varies = False
 
     def __init__(self, name: str, to: int, source: int, nbytes: int, stream: Any) -> None:
-        self._copy, on = platform.copying(to, source, nbytes, stream), platform.handle_of(stream)
-        self._described = f"{name}, {nbytes} bytes" + (f" on stream {on:#x}" if on else ""), on
+        self._copy, on = platform.copying(name, to, source, nbytes, stream), platform.handle_of(stream)
+        self._described = f"{name} of {nbytes} bytes" + (f" on stream {on:#x}" if on else ""), on
 
     def __call__(self, *changed: Any) -> None:
         """Copy. changed: ignored."""
@@ -25,7 +25,7 @@ class _Copy:
 
 
 def enqueue(name: str, to: int, source: int, nbytes: int, stream: Any, *, wait: bool = False) -> None:
-    """Copy nbytes between addresses that this GPU maps; like host_ops.enqueue(). name: of the user's call, for hang reports."""
+    """Copy nbytes between addresses that this GPU maps; like host_ops.enqueue(). name: of the user's call, for messages."""
     copy = _Copy(name, to, source, nbytes, stream)
     if keeping(copy):
         return

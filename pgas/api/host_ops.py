@@ -11,8 +11,9 @@ is complete after ``quiet(stream=...)`` or ``barrier_all(stream=...)``, or once 
 a ``fence(stream=...)``. After a get, later work in the stream may use the data. A call that returns a value, such as g or a fetching
 atomic, waits for the value and therefore for all earlier work in the stream; it cannot be captured.
 
-If the other PE's memory is mapped, the GPU's copy engine performs puts and gets of PGAS_COPY_ENGINE_BYTES or more, so that they take no SMs
-from kernels that run at the same time. A kernel performs all others, and all that a trace records (PGAS_TRACE).
+The GPU's copy engine performs ``put``, ``get``, and ``put_signal`` (64 KiB or more) of PGAS_COPY_ENGINE_BYTES or more if the other PE has
+another GPU whose memory is mapped, so that they take no SMs from kernels that run at the same time. Kernels perform all other calls, and
+all calls in a job with a trace (PGAS_TRACE).
 
 Without ``stream``, a call runs on the default stream and waits: put until its source may be reused, get until the data has arrived. It
 raises the errors of kernels. ``_nbi`` forms do not wait. ``quiet()`` waits for all kernels of this PE and completes their operations;
@@ -209,7 +210,7 @@ def _shape_of_copy(nbytes: int, pe: int, *, adds: bool = False) -> tuple[int, in
 def _enqueue_copy(name: str, kernel: Kernel, stream: Any, to: int, origin: int, nbytes: int, pe: int, *, wait: bool) -> None:
     """Enqueue a put or get of a number of bytes, by the GPU's copy engine or a kernel. to, origin: addresses on this PE."""
     job = runtime.current()
-    if 0 < job.engine_bytes <= nbytes and job.stores_to(pe):
+    if 0 < job.engine_bytes <= nbytes and job.stores_to(pe) and job.on_another_gpu(pe):
         away = window.slot(pe) - window.slot(job.my_pe)
         host_copies.enqueue(name, *((to, origin + away) if name.startswith("get") else (to + away, origin)), nbytes, stream, wait=wait)
     else:

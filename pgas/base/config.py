@@ -398,7 +398,8 @@ VARIABLES: dict[str, Variable] = {
             "reduce=0:1,reduce=64K:16, for more than that many bytes between two PEs; if empty, a measured table", "integer or rows"),
         Variable("PGAS_COPY_ENGINE_BYTES", parse_size, "16M",
             "puts and gets of at least this many bytes that are called on the host are performed by the GPU's copy engine instead of a "
-            "kernel, if the other PE's memory is mapped and PGAS_TRACE requests nothing; 0: always by a kernel", "size"),
+            "kernel, if the other PE has another GPU whose memory is mapped and PGAS_TRACE requests no timeline or traffic; 0: always by a "
+            "kernel", "size"),
         Variable("PGAS_LL_BYTES", _power_of_two_size(64, 1 << 20), "4K",
             "collectives that move at most this many bytes per pair of PEs go through staging memory: a power of two from 64 to "
             "1M", "size"),

@@ -1,6 +1,7 @@
-"""The number of blocks of a collective that the host calls on a team whose members map each other's memory."""
+"""What performs calls on the host: blocks of collectives on teams whose members map each other's memory, and the copy engine."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 #: As long as each part of a message fits into staging (PGAS_LL_BYTES), more blocks take less time than the flags of a large message.
 _THROUGH_STAGING = ((0, 1), (4 << 10, 4), (16 << 10, 8), (32 << 10, 16), (64 << 10, 32))
@@ -45,3 +46,12 @@ class Blocks:
         """Return the number of blocks for nbytes between two members of a team with this number of members."""
         rows = (self._of_two if members == 2 else self._table)[name]
         return min(next((blocks for above, blocks in reversed(rows) if nbytes > above), 1), self._most)
+
+
+def engine_bytes(requested: Mapping[str, Any], *, on_gpu: bool) -> int:
+    """Return the minimum number of bytes of a put or get that the GPU's copy engine performs; 0: kernels perform all.
+
+    The simulator's tools and traces follow only what kernels do.
+    """
+    traced = requested["PGAS_TRACE"].timeline or requested["PGAS_TRACE"].traffic
+    return requested["PGAS_COPY_ENGINE_BYTES"] if on_gpu and not traced else 0

@@ -23,7 +23,7 @@ from pgas.base.output import open_standard_files
 from pgas.base.parameters import is_integer
 from pgas.base.waits import say
 from pgas.job import growth
-from pgas.job.blocks import Blocks
+from pgas.job.blocks import Blocks, engine_bytes
 from pgas.job.bootstrap import protocol, rendezvous
 from pgas.job.bootstrap.calls import Collective, alone, enough_files
 from pgas.job.bootstrap.processes import Process
@@ -106,10 +106,7 @@ class Job(Collective):
         self._choose_paths(requested)
         plan = self._step(lambda: teams.Plan.of(self.n_pes, requested))
         sharing = max(len(group) for group in by_gpu(self.pes)) if self.gpu is not None else 1
-        traced = requested["PGAS_TRACE"].timeline or requested["PGAS_TRACE"].traffic
-        #: Minimum number of bytes of a put or get of the host by the GPU's copy engine; 0: kernels copy all. The simulator's tools and
-        #: traces follow only what kernels do.
-        self.engine_bytes = requested["PGAS_COPY_ENGINE_BYTES"] if self.gpu is not None and not traced else 0
+        self.engine_bytes = engine_bytes(requested, on_gpu=self.gpu is not None)
         self.blocks = Blocks(requested["PGAS_HOST_BLOCKS"], sharing)
         heap_size = whole_pages(requested["PGAS_SYMMETRIC_SIZE"])
         if requested["PGAS_TRACE"].timeline:
@@ -325,6 +322,10 @@ class Job(Collective):
         """Whether a put to PE pe is by stores. adds: a put with a signal that adds."""
         constants = window.constants()
         return constants.maps_peers and pe in self.near_pes and not (adds and self.nic is not None and not constants.atomics_by_peers)
+
+    def on_another_gpu(self, pe: int) -> bool:
+        """Whether PE pe has another GPU than this PE."""
+        return self.pes[pe].gpu != self.pes[self.my_pe].gpu
 
     def check_pe(self, function: str, pe: Any, name: str = "pe") -> None:
         """Reject a value that is not a PE's number. function, name: names of the call and of its argument, for the message."""

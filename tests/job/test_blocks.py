@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from pgas.base.config import COLLECTIVES, VARIABLES
-from pgas.job.blocks import OF_TWO, TABLE, Blocks
+from pgas.base.config import COLLECTIVES, VARIABLES, Tracing
+from pgas.job.blocks import OF_TWO, TABLE, Blocks, engine_bytes
 
 
 def rows(text):
@@ -50,3 +50,22 @@ def test_no_bytes():
 
 def test_a_gpu_holds_the_blocks_of_all_its_pes():
     assert [Blocks([("reduce", 0, 64)], sharing).of("reduce", 1, 2) for sharing in (1, 2, 4, 200)] == [64, 64, 32, 1]
+
+
+@pytest.mark.parametrize(
+    ("given", "trace", "on_gpu", "expected"),
+    [
+        (None, "", True, 16 << 20),
+        ("4K", "", True, 4096),
+        ("4K", "wqe", True, 4096),
+        ("4K", "timeline", True, 0),
+        ("4K", "traffic:/tmp/x", True, 0),
+        ("0", "", True, 0),
+        ("4K", "", False, 0),
+    ],
+)
+def test_what_the_copy_engine_performs(given, trace, on_gpu, expected):
+    """Not what the simulator's tools and traces follow, which know only kernels."""
+    copies = VARIABLES["PGAS_COPY_ENGINE_BYTES"]
+    requested = {"PGAS_COPY_ENGINE_BYTES": copies.parse(copies.default if given is None else given), "PGAS_TRACE": Tracing.parse(trace)}
+    assert engine_bytes(requested, on_gpu=on_gpu) == expected

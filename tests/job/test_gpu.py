@@ -207,3 +207,35 @@ def test_blocks_whose_threads_take_too_many_registers(launch):
 def test_other_errors_of_a_launch_are_left_alone(error, y):
     status, _, err = python(LAUNCH.format(error=error, y=y, launch="configured(1)"), NUMBA_ENABLE_CUDASIM="0")
     assert (status, err.splitlines()[-1]) == (1, f"RuntimeError: {error}")
+
+
+def test_copies_are_made_with_this_pes_gpu():
+    """Also in a thread that has no GPU, or another one. An error names the call, and leaves that thread's GPU current."""
+    program = """
+from types import SimpleNamespace
+from pgas.job.paths import gpu_streams
+driver, context = gpu_streams.driver, [5]
+gpu_streams.home = 5
+driver.cuCtxGetCurrent = lambda: (SUCCESS, context[-1])
+driver.cuCtxPushCurrent = lambda given: (SUCCESS, context.append(int(given)))[:1]
+driver.cuCtxPopCurrent = lambda: (SUCCESS, context.pop())
+answers = [SUCCESS, SUCCESS, SUCCESS, driver.CUresult.CUDA_ERROR_INVALID_VALUE]
+
+def memcpy(to, source, nbytes, stream):
+    print(context[-1], int(to), int(source), nbytes, int(stream))
+    return (answers.pop(0),)
+
+driver.cuMemcpyAsync = memcpy
+copy = gpu_streams.copying("put", 16, 32, 64, SimpleNamespace(ptr=7))
+for context[:] in ([5], [0], [9], [9]):
+    try:
+        copy()
+    except Exception as error:
+        print(error)
+    print(context)
+"""
+    status, out, err = on_gpus(program)
+    assert (status, err) == (0, "")
+    copied = "5 16 32 64 7"
+    error = "pgas.put of 64 bytes: CUDA_ERROR_INVALID_VALUE (a sentence)"
+    assert out.splitlines() == [copied, "[5]", copied, "[0]", copied, "[9]", copied, error, "[9]"]

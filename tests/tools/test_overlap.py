@@ -8,7 +8,7 @@ from perf_runs import compiled, perftest
 
 GATHER, SCATTER = "all-gather + matmul", "matmul + reduce-scatter"
 CHUNKS = ("communication, pgas chunks", "overlapped, collectives")
-TILES = ("communication, pgas tiles", "overlapped, tiles")
+TILES = ("communication, pgas tiles", "communication, pgas copies", "overlapped, tiles", "overlapped, copies")
 ROWS = [
     (GATHER, "communication, pgas"),
     (GATHER, "communication, pgas chunks"),
@@ -32,12 +32,14 @@ ROWS = [
 #: Signals without their data.
 WITHOUT_DATA = """
 import sys
+import types
 import pgas
 from pgas import cuda
 def put_signal_block(dest, source, *signal):
     if cuda.threadIdx.x == 0:
         pgas.signal_op(*signal)
 pgas.put_signal_block = put_signal_block
+pgas.put_signal = types.SimpleNamespace(bind=lambda dest, source, *signal, stream: pgas.signal_op.bind(*signal, stream=stream))
 from pgas.perftests import overlap
 sys.exit(overlap.main())
 """
@@ -76,7 +78,7 @@ overlap = functools.partial(perftest, "overlap")
 def test_table_json_and_picture(tmp_path):
     pytest.importorskip("matplotlib")
     result, image = tmp_path / "overlap.json", tmp_path / "overlap.png"
-    flags = "--m", "18", "--n", "9", "--k", "5", "--chunks", "3", "--blocks", "2", "--iters", "1"
+    flags = "--m", "18", "--n", "9", "--k", "5", "--chunks", "3", "--blocks", "2", "--iters", "1", "--rounds", "2"
     done = overlap(3, *flags, "--json", str(result), "--plot", str(image))
     assert "# NCCL was not measured: there is no GPU" in done.stdout
     data = json.loads(result.read_text())
@@ -94,6 +96,7 @@ def test_tiles_that_do_not_arrive(tmp_path):
     assert wrong == [(GATHER, variant) for variant in TILES]
     assert "# all-gather + matmul, overlapped, collectives: " in done.stdout
     assert "overlapped, tiles: " not in done.stdout
+    assert "overlapped, copies: " not in done.stdout
 
 
 @pytest.mark.slow

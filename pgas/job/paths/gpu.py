@@ -73,6 +73,7 @@ def bind(node_rank: int) -> GPU:
     current = check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")
     ordinal = int(check(driver.cuCtxGetDevice(), "cuCtxGetDevice")) if int(current) else node_rank % count
     _enter(ordinal)
+    gpu_streams.home = int(check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent"))
     vmm = _attribute(_Attribute.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ordinal)
     if not vmm:
         raise PgasError("this GPU has no virtual memory management (cuMemMap), which the symmetric heap needs")

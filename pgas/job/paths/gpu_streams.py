@@ -160,16 +160,29 @@ class Bound:
         self._again(*with_argument(self._keep, self._place, lambda _: value))
 
 
-def copying(to: int, source: int, nbytes: int, stream: Any) -> Callable[[], None]:
+#: Handle of the context of this PE's GPU; gpu.bind() sets it.
+home = 0
+
+
+def copying(name: str, to: int, source: int, nbytes: int, stream: Any) -> Callable[[], None]:
     """Return a function that lets the GPU's copy engine copy in the order of a stream (Platform.copying)."""
     arguments = driver.CUdeviceptr(to), driver.CUdeviceptr(source), nbytes, driver.CUstream(handle_of(stream))
 
     def copy() -> None:
-        if driver.cuMemcpyAsync(*arguments)[0] != driver.CUresult.CUDA_SUCCESS:
-            compiler.enter_device()  # A new thread has no current GPU.
-            check(driver.cuMemcpyAsync(*arguments), f"a copy of {nbytes} bytes")
+        with contextlib.nullcontext() if int(driver.cuCtxGetCurrent()[1]) == home else _at_home():
+            check(driver.cuMemcpyAsync(*arguments), f"pgas.{name} of {nbytes} bytes")
 
     return copy
+
+
+@contextlib.contextmanager
+def _at_home() -> Iterator[None]:
+    """Make this PE's GPU current: a new thread has none, and in another thread the program may have chosen another one."""
+    check(driver.cuCtxPushCurrent(driver.CUcontext(home)), "cuCtxPushCurrent")
+    try:
+        yield
+    finally:
+        driver.cuCtxPopCurrent()
 
 
 def resident(dispatcher: Any, args: tuple[Any, ...], threads: int, shared: int) -> tuple[str, int]:

@@ -71,8 +71,8 @@ class Platform(Protocol):
     def argument(self, address: int, size: int, dtype: np.dtype, make: Callable[[int, int, np.dtype], Any]) -> Any:
         """Return a flat array as a kernel's argument. make: function that makes an array of these three."""
 
-    def copying(self, to: int, source: int, nbytes: int, stream: Any) -> Callable[[], None]:
-        """Return a function that copies between addresses in the order of a stream, without a kernel."""
+    def copying(self, name: str, to: int, source: int, nbytes: int, stream: Any) -> Callable[[], None]:
+        """Return a function that copies between addresses in the order of a stream, without a kernel. name: of the user's call."""
 
     # Running kernels ------------------------------------------------------------------------------------------------------------
 

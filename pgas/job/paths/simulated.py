@@ -70,7 +70,8 @@ class SimulatedLaunches:
 repeatable = SimulatedLaunches
 
 
-def copying(to: int, source: int, nbytes: int, stream: Any) -> Callable[[], Any]:
+def copying(name: str, to: int, source: int, nbytes: int, stream: Any) -> Callable[[], Any]:
+    core_stream(stream)
     return functools.partial(ctypes.memmove, to, source, nbytes)
 
 
