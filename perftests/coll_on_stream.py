@@ -10,7 +10,6 @@ queue all calls and divide the time. ``python -m pgas.perftests.coll_on_stream N
 import functools
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,11 +27,6 @@ from pgas.perftests.harness.team import Case, CollTest, Measured, run_named
 def _each(stream: Any, calls: Sequence[Callable[[], None]]) -> list[float]:
     found = []
     for call in calls:
-        if pgas.SIMULATOR:
-            started = time.perf_counter()
-            call()
-            found.append(time.perf_counter() - started)
-            continue
         start, stop = cuda.event(timing=True), cuda.event(timing=True)
         start.record(stream)
         call()

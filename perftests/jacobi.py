@@ -246,7 +246,7 @@ class _Stepwise:
         self._ends = [(total[slot : slot + 1], norm[slot : slot + 1]) for total, norm in [(mesh.totals, mesh.norms)] for slot in (0, 1)]
         self._meet = pgas.barrier_all.bind(stream=self._stream)
         self._sums = [] if self._alone else [pgas.reduce.bind(pgas.TEAM_WORLD, *end, pgas.SUM, stream=self._stream) for end in self._ends]
-        self._done = None if pgas.SIMULATOR else [cuda.event(timing=False), cuda.event(timing=False)]
+        self._done = [cuda.event(timing=False), cuda.event(timing=False)]
 
     def __call__(self, steps: int, nccheck: int, say: Callable[[int, float], None]) -> int:
         """Solve; return the number of steps taken. say(step, norm) is called for each norm that was read."""
@@ -261,7 +261,7 @@ class _Stepwise:
                     say(checked, norm := self._norm(checked % 2))
                 self._sums[slot]()
                 checked = step
-            if check and self._done is not None:
+            if check:
                 self._done[slot].record(self._stream)
             if check and self._alone:
                 say(step, norm := self._norm(slot))
@@ -270,8 +270,7 @@ class _Stepwise:
         return step
 
     def _norm(self, slot: int) -> float:
-        if self._done is not None:
-            self._done[slot].synchronize()
+        self._done[slot].synchronize()
         return math.sqrt(self._ends[slot][self._alone].copy_to_host(stream=self._copies)[0])
 
 

@@ -92,11 +92,23 @@ def is_cuda_array(obj: Any) -> bool:
     return isinstance(obj, FakeCUDAArray) or hasattr(obj, "__cuda_array_interface__")
 
 
+class _Holder:
+    """Memory of another object, which it keeps alive, for numpy.asarray()."""
+
+    def __init__(self, owner: Any, interface: Any) -> None:
+        self._owner = owner
+        self.__array_interface__ = {key: interface[key] for key in ("shape", "typestr", "data", "strides") if key in interface} | {
+            "version": 3
+        }
+
+
 def as_cuda_array(obj: Any, sync: bool = True) -> Any:
-    """Return an array in GPU memory as one of Numba, without a copy."""
-    if not isinstance(obj, FakeCUDAArray):
+    """Return the memory of an object with ``__cuda_array_interface__`` as an array of Numba, without a copy."""
+    if isinstance(obj, FakeCUDAArray):
+        return FakeCUDAArray(ndarray_of(obj))
+    if (interface := getattr(obj, "__cuda_array_interface__", None)) is None:
         raise TypeError("*obj* doesn't implement the cuda array interface.")  # This is numba-cuda's message.
-    return FakeCUDAArray(ndarray_of(obj))
+    return FakeCUDAArray(np.asarray(_Holder(obj, interface)))
 
 
 def select_device(device_id: int) -> Any:

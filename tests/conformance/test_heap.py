@@ -306,7 +306,6 @@ def test_cuda_array_interface(heap):
 
 
 @checklist("Symmetric heap", "arrays are arrays of other libraries")
-@pytest.mark.skipif(not hasattr(cuda, "as_cuda_array"), reason="capability missing: cuda.as_cuda_array (not in Numba's simulator)")
 def test_interface_of_another_library(heap):
     """An object of another library with this interface is the same memory."""
     array = heap.zeros(8, np.int64)

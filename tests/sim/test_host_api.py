@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -112,5 +113,9 @@ def test_arrays_of_the_host():
     double[1, 32](same)
     assert device.copy_to_host().tolist() == [0, 4, 8, 12]
     assert (cuda.is_cuda_array(device), cuda.is_cuda_array(host)) == (True, False)
+    foreign = SimpleNamespace(__cuda_array_interface__={**host.__array_interface__, "version": 3})
+    if pgas.SIMULATOR:
+        double[1, 32](cuda.as_cuda_array(foreign))
+        assert host.tolist() == [0, 4, 8, 12]
     with pytest.raises(TypeError, match="cuda array interface"):
         cuda.as_cuda_array(host)
