@@ -35,6 +35,8 @@ def main(arguments: Sequence[str] | None = None, name: str = "python -m pgas.che
     parser.add_argument("--json", metavar="FILE", help="also write the findings to a file")
     replay = "run again with the accesses of report N in the other order, and print the wrong value"
     parser.add_argument("--replay", type=within(1, 10**6), metavar="N", help=replay)
+    parser.add_argument("--as-nvshmem", action="store_true", help="let `import nvshmem` find pgas.nvshmem")
+    parser.add_argument("-m", action="store_true", dest="module", help="the program is a Python module")
     parser.add_argument("program", help="program")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments").required = False
     asked = parser.parse_args(arguments)
@@ -69,7 +71,8 @@ def main(arguments: Sequence[str] | None = None, name: str = "python -m pgas.che
 def _run(asked: argparse.Namespace, folder: Path, **options: int) -> int:
     """Run the program with logs in a folder. Returns its exit status."""
     os.environ.update(PGAS_CHECK="order", PGAS_CHECK_LOGS=str(folder), NUMBA_ENABLE_CUDASIM="1")
-    command = interpreter.command("pgas.run", "-n", str(asked.n), asked.program, *asked.args)
+    flags = ["--as-nvshmem"] * asked.as_nvshmem + ["-m"] * asked.module
+    command = interpreter.command("pgas.run", "-n", str(asked.n), *flags, asked.program, *asked.args)
     return subprocess.run(command, check=False, **options).returncode  # type: ignore[call-overload, no-any-return]
 
 

@@ -290,15 +290,16 @@ def test_a_store_that_races_with_a_signal_is_one_report(tmp_path):
     assert "sig[:]: sig[0] of PE 1" in said
 
 
-def replayed(name, *options):
-    command = [sys.executable, "-m", "pgas.check", "--replay", "1", "-n", "2", *options, HERE / f"{name}.py"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+def replayed(name, *options, module=False):
+    program = ["-m", name] if module else [HERE / f"{name}.py"]
+    command = [sys.executable, "-m", "pgas.check", "--replay", "1", "-n", "2", *options, *program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(HERE)})
     assert done.returncode == 3, done.stdout + done.stderr
     return done.stdout
 
 
 def test_the_command_reports_and_shows_the_wrong_value(tmp_path):
-    said = replayed("signal_after_put", "--json", tmp_path / "found.json")
+    said = replayed("signal_after_put", "--json", tmp_path / "found.json", module=True)
     assert re.search(r"missing: put_signal or fence\n.*signal_after_put.py:\d+: pgas.put\(.*of PE 1 \(made in line \d+\)", said), said
     assert re.search(r"report 1 with the .*: signal_after_put.py:\d+ reads 0 instead of 7 from \w+\[0\] of PE", said), said
     assert '"missing": "put_signal or fence"' in (tmp_path / "found.json").read_text()
