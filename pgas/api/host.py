@@ -147,7 +147,8 @@ def reset() -> None:
     """Make the job usable again after a DeviceError or CompletionError. Collective: all PEs, even those without an error, must call it.
 
     Until then, every launch and every collective call of the PE with the error raises the error again. Another PE that makes a collective
-    call meanwhile gets a BootstrapError that names this error; reset() waits for that PE.
+    call meanwhile gets a BootstrapError that names this error; reset() waits for that PE. Collectives of teams and calls on a stream are
+    kernels, which wait for the PE with the error until PGAS_TIMEOUT.
 
     The waits of running kernels end in the same way as after an error, and reset() waits for these kernels. Incomplete operations may be
     performed partly or not at all: their destinations, signals and atomics included, are undefined on all PEs. The rest of the heap keeps

@@ -182,7 +182,9 @@ def _check_writable(name: str, dest: Any) -> None:
 
 def _count(name: str, wanted: Any, in_dest: int, in_source: int) -> int:
     """Check a number of elements against the sizes of both operands, and return it."""
-    if not parameters.is_integer(wanted) or not 0 <= wanted <= min(in_dest, in_source):
+    if not parameters.is_integer(wanted) or wanted < 0:
+        raise ValueError(f"pgas.{name}: nelems must be an integer of 0 or more, not {wanted!r}")
+    if wanted > min(in_dest, in_source):
         raise ValueError(f"pgas.{name}: {wanted!r} elements wanted, dest has {in_dest} and source {in_source}")
     return int(wanted)
 

@@ -10,13 +10,15 @@ outside the window have a tag: SHARED and the number of their block, or PRIVATE.
 
 import ctypes
 import heapq
+import itertools
+import math
 import mmap
 import os
 import pickle
 import threading
 import time
-from collections.abc import Iterator
-from itertools import islice, pairwise
+from collections.abc import Callable, Iterator
+from itertools import dropwhile, islice, pairwise, takewhile
 from pathlib import Path
 from typing import IO, Any
 
@@ -71,6 +73,9 @@ _PAUSE_S = 0.1
 
 _COUNTER = "counter"
 
+#: What a log that is complete ends with.
+END = pickle.dumps(None, pickle.HIGHEST_PROTOCOL)
+
 
 class Log:
     """The events of this process, on their way to a file in a folder that all PEs of the job share."""
@@ -111,7 +116,7 @@ class Log:
         """Note an event, given as a tuple."""
         events = self._events
         events.append(event)
-        if len(events) >= _BATCH:
+        if len(events) >= _BATCH or event[0] == MEETS:  # Before another PE can end the job because of what it does after an exchange.
             self.flush()
 
     def flush(self) -> None:
@@ -123,10 +128,11 @@ class Log:
                 del self._events[: len(events)]
 
     def close(self) -> None:
-        """Write the rest. Later events are of no log."""
+        """Write the rest, and that the log is complete. Later events are of no log."""
         self.flush()
         with self._writing:
             if self._file is not None:
+                self._file.write(END)
                 self._file.close()
             self._file = None
 
@@ -135,9 +141,10 @@ def merged(folder: Path) -> Iterator[tuple[int, list[Event]]]:
     """Yield (pe, events that follow each other) of all logs in a folder, in an order in which releases precede what they released.
 
     An acquire comes only when all PEs are at one. It is then judged beside all updates that do not wait for it, which could come first in
-    another run.
+    another run. Events beyond the horizon are left out.
     """
-    logs = [(int(path.stem), iter(_in_turn(path))) for path in sorted(folder.glob("*.log"))]
+    horizon = _Horizon(folder)
+    logs = [(int(path.stem), takewhile(horizon.within(path), _in_turn(path))) for path in sorted(folder.glob("*.log"))]
     heap = [_head(pe, groups, group) for pe, groups in logs for group in islice(groups, 1)]
     heapq.heapify(heap)
     while heap:
@@ -148,6 +155,46 @@ def merged(folder: Path) -> Iterator[tuple[int, list[Event]]]:
             heapq.heappop(heap)
         else:
             heapq.heapreplace(heap, _head(pe, groups, following))
+
+
+class _Horizon:
+    """What may be missing in the logs of a folder: a process that was killed has not written its last events.
+
+    A PE can have learned of such events only by an acquire after the last known turn of that process, or by an exchange of which the log
+    of that process knows nothing. Whatever the PE did from then on is beyond the horizon.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._turn = self._meetings = math.inf
+        for path in folder.glob("*.log"):
+            if not _is_complete(path):
+                turn, meetings = -1, 0
+                for turn, events in _in_turn(path):  # noqa: B007  The last one is used.
+                    meetings += events[0][0] == MEETS
+                self._turn, self._meetings = min(self._turn, turn), min(self._meetings, meetings)
+
+    def within(self, path: Path) -> Callable[[_Group], bool]:
+        """Return a function that tells of each group of a log, in their order, whether it is within the horizon."""
+        met = itertools.count(1)
+
+        def known(group: _Group) -> bool:
+            turn, ((code, *_), *_) = group
+            return next(met) <= self._meetings if code == HAS_MET else code not in _LEARNS or turn <= self._turn
+
+        return known
+
+
+def waits_that_ended(folder: Path) -> set[tuple[int, int]]:
+    """Return the threads, with their PEs, that ended a wait beyond the horizon."""
+    horizon = _Horizon(folder)
+    beyond = ((path, dropwhile(horizon.within(path), _in_turn(path))) for path in folder.glob("*.log"))
+    return {(int(path.stem), event[2]) for path, groups in beyond for _, events in groups for event in events if event[0] == ACQUIRED}
+
+
+def _is_complete(path: Path) -> bool:
+    with open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - len(END)))
+        return file.read() == END
 
 
 def _head(pe: int, groups: Iterator[_Group], first: _Group) -> tuple[bool, int, int, list[Event], Iterator[_Group]]:
@@ -172,6 +219,7 @@ def _read(path: Path) -> Iterator[list[Event]]:
     with open(path, "rb") as file:
         while True:
             try:
-                yield pickle.load(file)
+                if (events := pickle.load(file)) is not None:  # None: END, perhaps of an earlier job of the process.
+                    yield events
             except (EOFError, pickle.UnpicklingError):  # The second: the process was killed.
                 return

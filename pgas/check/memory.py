@@ -170,7 +170,7 @@ class Shadow:
             if old is not new:  # Otherwise no write came since, because it would have removed this.
                 written = page.writes[cell]
                 if written is not None and written is not told and written not in settled.known and written not in settled.own:
-                    if self._tell(written, new, state, -1, addr):
+                    if self._tell(written, new, state, -1, addr + nbytes - (end - cell << _WORD_SHIFT)):
                         settled.order(written, new.epoch.thread)
                     told = written
                 if old is None:
@@ -193,7 +193,8 @@ class Shadow:
         while cell < end:
             for old in (page.writes[cell], page.reads[cell]):
                 if old is not None and old is not new and old not in settled.known and old not in settled.own and old not in told:
-                    if self._tell(old, new, state, -1, addr) and not new.same:  # The same value may be stored without an order.
+                    at = addr + nbytes - (end - cell << _WORD_SHIFT)
+                    if self._tell(old, new, state, -1, at) and not new.same:  # The same value may be stored without an order.
                         settled.order(old, new.epoch.thread)
                     told.append(old)
             page.writes[cell], page.reads[cell] = new, None

@@ -1,7 +1,7 @@
 """Happens-before of a job, computed from the logs of its PEs by the rules of docs/memory-model.md, and the accesses that it leaves open."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
@@ -198,11 +198,14 @@ class Order:
     def of(cls, folder: Path, race: Race | None = None) -> "Order":
         """Follow the job whose logs are in a folder. race: see the constructor."""
         order = cls(race)
-        order.follow(log.merged(folder))
+        order.follow(log.merged(folder), log.waits_that_ended(folder))
         return order
 
-    def follow(self, parts: Iterable[tuple[int, list[log.Event]]]) -> None:
-        """Take the events of a job in an order in which releases precede what they released: of a PE, and some that follow each other."""
+    def follow(self, parts: Iterable[tuple[int, list[log.Event]]], ended: Collection[tuple[int, int]] = ()) -> None:
+        """Take the events of a job in an order in which releases precede what they released: of a PE, and some that follow each other.
+
+        ended: threads, with their PEs, that ended a wait after these events.
+        """
         handlers = self._handlers
         with collector.paused():  # Otherwise it takes 40% of the time.
             for pe, events in parts:
@@ -211,8 +214,9 @@ class Order:
                         self._load(pe, event)
                     else:
                         handlers[event[0]](pe, *event[1:])
-        for (pe, _), wait in self._waits.items():
-            self._never(pe, *wait)
+        for thread, wait in self._waits.items():
+            if thread not in ended:
+                self._never(thread[0], *wait)
 
     def site(self, access: MemoryAccess) -> SourceLine:
         """Return the line of the program that made an access."""

@@ -37,7 +37,7 @@ def host_array(array: Any) -> Any:
 def core_stream(stream: Any) -> Any:
     if is_default(stream):
         return 0
-    if not (isinstance(stream, cuda.stream) or stream is cuda.stream):
+    if not isinstance(stream, cuda.stream):
         handle(stream)
     return stream
 
