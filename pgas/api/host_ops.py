@@ -169,6 +169,8 @@ def _copied(name: str, dest: Any, source: Any, nelems: Any, pe: Any, *, adds: bo
         _check_writable(name, dest)
     symmetric.check_symmetric(job)
     local.check_local(nbytes, job, pe, adds=adds)
+    if pe == job.my_pe and 0 < abs(to.address - origin.address) < nbytes:
+        raise ValueError(f"pgas.{name}: dest and source overlap on this PE; they must be separate, or the same elements")
     return to.address, origin.address, nbytes
 
 

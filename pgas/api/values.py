@@ -19,13 +19,16 @@ def check_value(function: str, name: str, value: Any, dtype: np.dtype, *, integr
     integral: whether only integers are allowed.
 
     Raises:
-        TypeError: value is not a number, is complex for a real element, or is not an integer although only integers are allowed.
+        TypeError: value is not a number but, for example, pgas.SIGNAL_ADD; is complex for a real element; or is not an integer although
+            only integers are allowed.
         ValueError: value is out of the range of an integer dtype.
     """
     if type(value) is int and dtype.kind in "iu":
         low, high = bounds(dtype)
         if low <= value <= high:
             return
+    if type(value) in CONSTANTS:  # For example, op and value are exchanged.
+        raise TypeError(f"pgas.{function}: {name} must be a number, not {_shown(value)}")
     if integral and not is_integer(value):
         raise TypeError(refusals.message("no integer", function=function, name=name, found=_shown(value)))
     if not isinstance(value, (int, float, complex, np.number, np.bool, dtype.type)) or (np.iscomplexobj(value) and dtype.kind != "c"):

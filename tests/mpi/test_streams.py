@@ -567,6 +567,10 @@ def test_refusals(heap, n):
         raised(TypeError, pgas.test_all_vector, sig, None, pgas.EQ, dest),
         raised(TypeError, pgas.test_any, sig.reshape(2, 2), None, pgas.EQ, 0),
         raised(ValueError, pgas.test_some, sig, sig, None, 6, 0, 4),
+        raised(ValueError, pgas.put, dest, source, 0, 4.0),
+        raised(ValueError, pgas.get, dest, source, 0, -1),
+        raised(ValueError, pgas.put, dest[2:6], dest[:4], pgas.my_pe()),
+        raised(TypeError, pgas.put_signal, dest, source, sig, 0, pgas.SIGNAL_SET, 1, 0),
     ]
     expected = (
         "pe must be an integer", "11 elements wanted, dest has 10", "dest must be contiguous", "dest must be on the symmetric heap",
@@ -584,6 +588,8 @@ def test_refusals(heap, n):
         "pgas.test_all: ivars has elements of type float64", "pgas.wait_until_any: 4 elements wanted, but status has 3",
         "value must be from 0", "pgas.test_all_vector: values must be an array of integers with 1 dimension, not one of float64",
         "pgas.test_any: ivars has 2 dimensions", "cmp must be one of",
+        "pgas.put: nelems must be an integer of 0 or more, not 4.0", "pgas.get: nelems must be an integer of 0 or more, not -1",
+        "pgas.put: dest and source overlap on this PE", "pgas.put_signal: value must be a number, not",
     )  # fmt: skip
     faults = [f"{found!r} for {wanted!r}" for found, wanted in zip(texts, expected, strict=True) if wanted not in found]
     everywhere("; ".join(faults))
