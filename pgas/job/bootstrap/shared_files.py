@@ -56,23 +56,28 @@ def guard_shared_files(patience_s: float, late: Callable[[], None]) -> None:
     """
     parent = os.getpid()
     end, pipe = os.pipe()
+    apart, told = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # It is about a fork with other threads, which the child does not need.
         child = os.fork()
     if child == 0:
         try:
-            _stand_by(parent, end, time.monotonic() + patience_s, late)
+            _stand_by(parent, end, told, time.monotonic() + patience_s, late)
         finally:
             os._exit(0)
     os.close(end)
+    os.close(told)
+    os.read(apart, 1)  # Otherwise, it could be killed with this process before it has left the process group.
+    os.close(apart)
     _guards.append((child, pipe))
 
 
-def _stand_by(parent: int, end: int, due: float, late: Callable[[], None]) -> None:
+def _stand_by(parent: int, end: int, told: int, due: float, late: Callable[[], None]) -> None:
     os.setsid()  # Because launchers kill process groups.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     process = os.pidfd_open(parent)
+    os.write(told, b"x")
     for fd in {int(name) for name in os.listdir("/proc/self/fd")} - {2, end, process}:
         with contextlib.suppress(OSError):  # Because launchers wait until all copies of their pipes are closed.
             os.close(fd)
