@@ -102,7 +102,7 @@ def test_a_wait_comes_after_what_does_not_wait_for_it(tmp_path):
 
 
 def test_nothing_is_said_of_what_follows_a_lost_end(tmp_path):
-    """PE 1 is killed, and its log lacks the second barrier that PE 0 has passed. The wait that PE 0 ended after that is no lost one."""
+    """PE 1 is killed, and its log lacks the second barrier that PE 0 has passed. The wait that PE 0 ended after that is not reported."""
     meetings = [(MEETS, 4), (HAS_MET, 6), (UPDATE, 7), (LOAD, 0), (MEETS, 9), (HAS_MET, 10), (LOAD, 0), (ACQUIRED, 12, 3)]
     logs = {0: [(UPDATE, 1), (LOAD, 0), *meetings], 1: [(UPDATE, 2), (MEETS, 5), (LOAD, 0)]}
     for pe, events in logs.items():
