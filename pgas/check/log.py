@@ -137,13 +137,13 @@ class Log:
             self._file = None
 
 
-def merged(folder: Path) -> Iterator[tuple[int, list[Event]]]:
+def merged(folder: Path, horizon: "Horizon | None" = None) -> Iterator[tuple[int, list[Event]]]:
     """Yield (pe, events that follow each other) of all logs in a folder, in an order in which releases precede what they released.
 
     An acquire comes only when all PEs are at one. It is then judged beside all updates that do not wait for it, which could come first in
-    another run. Events beyond the horizon are left out.
+    another run. Events beyond the horizon, that of the folder, are left out.
     """
-    horizon = _Horizon(folder)
+    horizon = horizon or Horizon(folder)
     logs = [(int(path.stem), takewhile(horizon.within(path), _in_turn(path))) for path in sorted(folder.glob("*.log"))]
     heap = [_head(pe, groups, group) for pe, groups in logs for group in islice(groups, 1)]
     heapq.heapify(heap)
@@ -157,7 +157,7 @@ def merged(folder: Path) -> Iterator[tuple[int, list[Event]]]:
             heapq.heapreplace(heap, _head(pe, groups, following))
 
 
-class _Horizon:
+class Horizon:
     """What may be missing in the logs of a folder: a process that was killed has not written its last events.
 
     A PE can have learned of such events only by an acquire after the last known turn of that process, or by an exchange of which the log
@@ -165,8 +165,8 @@ class _Horizon:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._turn = self._meetings = math.inf
-        for path in folder.glob("*.log"):
+        self._paths, self._turn, self._meetings = list(folder.glob("*.log")), math.inf, math.inf
+        for path in self._paths:
             if not _is_complete(path):
                 turn, meetings = -1, 0
                 for turn, events in _in_turn(path):  # noqa: B007  The last one is used.
@@ -183,12 +183,12 @@ class _Horizon:
 
         return known
 
-
-def waits_that_ended(folder: Path) -> set[tuple[int, int]]:
-    """Return the threads, with their PEs, that ended a wait beyond the horizon."""
-    horizon = _Horizon(folder)
-    beyond = ((path, dropwhile(horizon.within(path), _in_turn(path))) for path in folder.glob("*.log"))
-    return {(int(path.stem), event[2]) for path, groups in beyond for _, events in groups for event in events if event[0] == ACQUIRED}
+    def waits_that_ended(self) -> set[tuple[int, int]]:
+        """Return the threads, with their PEs, that ended a wait beyond the horizon."""
+        if self._turn == math.inf:  # Nothing is beyond it, so that no log is read for this.
+            return set()
+        beyond = ((path, dropwhile(self.within(path), _in_turn(path))) for path in self._paths)
+        return {(int(path.stem), event[2]) for path, groups in beyond for _, events in groups for event in events if event[0] == ACQUIRED}
 
 
 def _is_complete(path: Path) -> bool:

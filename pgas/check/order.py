@@ -198,7 +198,8 @@ class Order:
     def of(cls, folder: Path, race: Race | None = None) -> "Order":
         """Follow the job whose logs are in a folder. race: see the constructor."""
         order = cls(race)
-        order.follow(log.merged(folder), log.waits_that_ended(folder))
+        horizon = log.Horizon(folder)
+        order.follow(log.merged(folder, horizon), horizon.waits_that_ended())
         return order
 
     def follow(self, parts: Iterable[tuple[int, list[log.Event]]], ended: Collection[tuple[int, int]] = ()) -> None:

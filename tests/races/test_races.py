@@ -17,7 +17,7 @@ import without_order
 from jobs import mpirun
 
 from pgas.check import clocks, replay
-from pgas.check.log import ACQUIRED, END, HAS_MET, LOAD, MEETS, MET, UPDATE, merged, waits_that_ended
+from pgas.check.log import ACQUIRED, END, HAS_MET, LOAD, MEETS, MET, UPDATE, Horizon, merged
 from pgas.check.order import Order
 
 HERE = Path(__file__).parent
@@ -109,10 +109,10 @@ def test_nothing_is_said_of_what_follows_a_lost_end(tmp_path):
         (tmp_path / f"{pe}.log").write_bytes(pickle.dumps(events) + END * (pe == 0))
     known = [event for pe, events in merged(tmp_path) for event in events if pe == 0]
     assert known == logs[0][:7]  # up to the second exchange
-    assert waits_that_ended(tmp_path) == {(0, 3)}
+    assert Horizon(tmp_path).waits_that_ended() == {(0, 3)}
     (tmp_path / "1.log").write_bytes(pickle.dumps(logs[1]) + END)
     assert sum(len(events) for _, events in merged(tmp_path)) == 13
-    assert waits_that_ended(tmp_path) == set()
+    assert Horizon(tmp_path).waits_that_ended() == set()
 
 
 FAILS_AFTER_A_BARRIER = """
