@@ -296,14 +296,8 @@ def launch(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...] = (), strea
 
     call = f"pgas.launch({kernel.__name__})"
     with job.making(call):
-        launch: Callable[[], Any] = prepare
-        failure = None
-        try:
-            launch = prepare()
-        except Exception as caught:
-            failure = caught
         shape = _shape(grid, block, shared, args) if again is None else again.shape(args)
-        shapes = job.agree(call, value=shape, failure=failure, failed_there=ValueError)
+        launch, shapes = job.together(call, prepare, value=shape, failed_there=ValueError)
         if (other := next((pe for pe, shape in enumerate(shapes) if shape != shapes[0]), None)) is not None:
             here, there = (f"PE {pe} called {call} with {shapes[pe]}" for pe in (0, other))
             raise BootstrapError(f"PEs disagree in a collective call: {here}; {there}")

@@ -18,7 +18,7 @@ import numpy as np
 from pgas.base import config, parameters
 from pgas.base.agreement import everywhere
 from pgas.base.backend import say_where
-from pgas.base.errors import BootstrapError, HeapError, PgasError, PgasWarning, about, again
+from pgas.base.errors import HeapError, PgasError, PgasWarning, about, again
 from pgas.base.output import open_standard_files
 from pgas.base.parameters import is_integer
 from pgas.base.waits import say
@@ -226,16 +226,9 @@ class Job(Collective):
         self.health.exit_status = None  # The program continues, so it has caught its SystemExit.
         return super().exchange(value)
 
-    def agree(
-        self,
-        call: str,
-        error: type[Exception] = BootstrapError,
-        value: Any = None,
-        failure: Exception | None = None,
-        failed_there: type[Exception] | None = None,
-    ) -> list[Any]:
-        """Like Collective.agree(), but the first error of this PE's kernels and NIC also counts as a failure."""
-        return super().agree(call, error, value, failure or (self.health.failure and again(self.health.failure)), failed_there)
+    def _earlier_failure(self) -> Exception | None:
+        """Return the first error of this PE's kernels and NIC."""
+        return self.health.failure and again(self.health.failure)
 
     def _shown(self, call: str) -> str:
         """Name the array in a call of free. This is possible because blocks have the same offset on every PE."""

@@ -88,6 +88,10 @@ class Collective:
     def _shown(self, call: str) -> str:
         return call
 
+    def _earlier_failure(self) -> Exception | None:
+        """Return an error that makes every part of this PE in a collective call fail."""
+        return None
+
     def exchange(self, value: Any) -> list[Any]:
         """Return the values of all PEs, in the order of PEs. Collective; a part of a call that is made with making().
 
@@ -204,6 +208,7 @@ class Collective:
             Exception: of the given class, if another PE failed, or PEs make different calls; the message names them.
             BootstrapError: if an exception has made a PE leave this or an earlier call.
         """
+        failure = failure or self._earlier_failure()
         if failure is not None:
             value = ": ".join([type(failure).__name__, *str(failure).strip().splitlines()[:1]])
         with self.making(call):
@@ -223,15 +228,22 @@ class Collective:
             raise of_another(disagreement) if not self._is_failing and any(failing for _, _, failing, _, _ in met) else disagreement
         return [what for _, _, _, _, what in met]
 
-    def together(self, call: str, step: Callable[[], Any], error: type[Exception] = BootstrapError) -> tuple[Any, list[Any]]:
-        """Take a step of a call, then agree(), even if the step fails here. Return its result. Collective. Raises like agree()."""
+    def together(
+        self,
+        call: str,
+        step: Callable[[], Any],
+        error: type[Exception] = BootstrapError,
+        value: Any = None,
+        failed_there: type[Exception] | None = None,
+    ) -> tuple[Any, list[Any]]:
+        """Take a step of a call, then agree(), even if the step fails here. Return the results of both. Collective. Raises like agree()."""
         result, failure = None, None
         with self.making(call):
             try:
                 result = step()
             except Exception as caught:
                 failure = caught
-            return result, self.agree(call, error, failure=failure)
+            return result, self.agree(call, error, value, failure, failed_there)
 
 
 @contextlib.contextmanager
