@@ -113,10 +113,6 @@ red_add_sys_u64 = primitive(
 atom_add_gpu_u64 = primitive(
     "atom_add_gpu_u64", "u64(u64, u64)", "atom.relaxed.gpu.global.add.u64 $0, [$1], $2;", lambda a, v: cpu.mem.atomic_add(a, v, 8)
 )
-atom_cas_relaxed_gpu_u64 = primitive(
-    "atom_cas_relaxed_gpu_u64", "u64(u64, u64, u64)", "atom.relaxed.gpu.global.cas.b64 $0, [$1], $2, $3;",
-    lambda a, compare, swap: cpu.mem.atomic_compare_swap(a, compare, swap, 8),
-)  # fmt: skip
 atom_cas_gpu_u64 = primitive(
     "atom_cas_gpu_u64", "u64(u64, u64, u64)", "atom.acquire.gpu.global.cas.b64 $0, [$1], $2, $3;",
     lambda a, compare, swap: cpu.mem.atomic_compare_swap(a, compare, swap, 8),

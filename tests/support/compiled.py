@@ -40,9 +40,11 @@ def listing(built):
 
 #: Planted errors of submit and poll in queue.py: (text, replacement).
 OF_A_QUEUE = {
-    "submit: fence before the turn": ("    order()\n    waits", "    waits"),
-    "submit: fence of the one who rings": ("    if not own:\n        order()\n", ""),
+    "submit: fence before the doorbell of an idle queue": ("        order()\n        ring(queue, end)", "        ring(queue, end)"),
+    "submit: fence before the turn": ("    order()\n    if waits", "    if waits"),
+    "submit: fence of the one who rings": ("            if not own:\n                order()\n", ""),
     "submit: release of the register": ("    order()\n    ptx.st_relaxed_sys_u64", "    ptx.st_relaxed_sys_u64"),
+    "submit: release of the turn": ("ptx.st_release_gpu_u64(queue + layout.READY_HEAD", "ptx.st_relaxed_gpu_u64(queue + layout.READY_HEAD"),
     "submit: acquire of the mark": (
         "ptx.atom_cas_gpu_u64(queue + layout.READY_HEAD",
         "ptx.atom_cas_relaxed_gpu_u64(queue + layout.READY_HEAD",
@@ -86,7 +88,7 @@ def wrong(transport):
     import posting
     from numba.cuda import types
 
-    from pgas.kernels.compiler import constant
+    from pgas.kernels.compiler import constant, primitive, ptx
     from pgas.kernels.paths import ibgda
     from pgas.kernels.paths.nic import post, queue, ring
     from pgas.kernels.paths.nic.lanes import group
@@ -94,6 +96,8 @@ def wrong(transport):
 
     u64 = types.uint64
     _0 = constant(0)
+    text = "atom.relaxed.gpu.global.cas.b64 $0, [$1], $2, $3;"
+    ptx.atom_cas_relaxed_gpu_u64 = primitive("atom_cas_relaxed_gpu_u64", "u64(u64, u64, u64)", text, None)
 
     def submit(queue):
         hand_over = queue.submit
@@ -135,9 +139,10 @@ def wrong(transport):
 
     if transport == "ibrc":
         return {"wait": wait(ring)} | {name: wait(altered(ring, *change)) for name, change in OF_A_WAIT.items()}
-    kernels = {"submit": submit(queue), "poll": poll(queue), "put": put(ibgda)}
+    calls = {"submit": submit, "poll": poll}
+    kernels = {name: call(queue) for name, call in calls.items()} | {"put": put(ibgda)}
     for name, change in OF_A_QUEUE.items():
-        kernels[name] = (submit if name.startswith("submit") else poll)(altered(queue, *change))
+        kernels[name] = calls[name.partition(":")[0]](altered(queue, *change))
     return kernels | {f"put: {field}": put(ibgda_with(*posting.WRONG[field])) for field in posting.WRONG_IN_SHORT}
 
 

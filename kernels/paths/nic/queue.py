@@ -10,19 +10,19 @@ Every queue pair has a record in the state page (layout.py). The cursors count W
   thread that set it also rings for ours: it clears the bit only after it has rung for everything that is ready. The next thread gets its
   turn without waiting for the fences of a doorbell. A thread may therefore keep ringing while others post, but it does not wait for any
   thread. Active lanes wait for their turns and ring in one loop (lanes.py), so that a lane that waits for its turn does not delay another
-  lane's doorbell. If there is a later reservation, its thread rings instead, unless a batch is full or the queue was idle. The depth is at
-  least twice the batch, so that a thread that waits for room always waits for a doorbell that has been rung or will be.
+  lane's doorbell. If there is a later reservation, its thread rings instead, unless a batch is full. The depth is at least twice the
+  batch, so that a thread that waits for room always waits for a doorbell that has been rung or will be.
+* If the queue was idle when the WQEBBs were reserved, it is their turn, and no other thread rings. Only the thread whose turn it is sets
+  RINGING or moves ready_head, so this one rings first and moves ready_head afterwards, by a store instead of two atomics.
 * ``poll`` waits until cons_idx reaches an index. The last WQE of each reservation requests a CQE and has one WQEBB (mlx5.cqe.extend).
 
 Order:
 
 * Lanes store their WQEs, then execute syncwarp.
-* A fence (``order``) before the wait for the turn. Only atomics change ready_head, so the CAS that reads it synchronizes with earlier ones.
-* The turn of an idle queue is taken before that fence, so that both latencies overlap. The CAS also sets RINGING, so no other thread rings
-  for these WQEs, and the fence comes before the doorbell record.
+* A fence (``order``) before the wait for the turn, and after the load that finds the queue idle.
 * A thread that rings for WQEs of other threads executes another fence, which covers them.
 * Store of the doorbell record, fence, store to the register.
-* RINGING is set by an acquiring CAS and cleared by a releasing CAS.
+* RINGING is set by an acquiring CAS and cleared by a releasing CAS. The store that ends the turn of an idle queue releases its doorbell.
 * A poll that finds a completion ends with ld.acquire.sys on the CQE.
 """
 
@@ -146,18 +146,20 @@ def submit(op, queue, here, rank, n, reserved):
         if rank == 0:
             trace.mark(trace.begin(), trace.WRITTEN, number_at(queue), base + n, n)
     ptx.syncwarp_mask(here)
+    end = base + n
+    if idle:
+        order()
+        ring(queue, end)
+        ptx.st_relaxed_gpu_u64(queue + layout.RUNG_IDX, end)
+        ptx.st_release_gpu_u64(queue + layout.READY_HEAD, end)
+    waits, rings, own, due = rank == 0 and not idle, False, False, False
+    if ptx.vote_any(here, u32(waits)) == 0:
+        return
     deadline = ptx.globaltimer() + state.timeout_ns()
     polls = u32(0)
-    end = base + n
     ready = _0
-    # The turn of an idle queue is taken while the fence waits for the WQEs. No other thread rings for them: RINGING is set until ring().
-    if idle:
-        ready = ptx.atom_cas_relaxed_gpu_u64(queue + layout.READY_HEAD, base, end | layout.RINGING)
     order()
-    waits, rings, own, due = rank == 0, False, False, False
-    if idle and ready == base:
-        waits, rings, own, ready = False, True, True, end | layout.RINGING
-    elif waits:
+    if waits:
         # Issue the loads together. Stale values are safe, because indices only grow and later WQEBBs are reserved after these.
         ready, rung = ptx.ld_relaxed_gpu_u64(queue + layout.READY_HEAD), ptx.ld_relaxed_gpu_u64(queue + layout.RUNG_IDX)
         # The low 32 bits of the indices suffice, because n is below 2^32.
@@ -180,31 +182,28 @@ def submit(op, queue, here, rank, n, reserved):
             state.relax(op, queue, _0, base)
             ready = ptx.ld_relaxed_gpu_u64(queue + layout.READY_HEAD)
         if rings:
-            found = ring(queue, ready, own)
-            rings, own = found != ready, False
+            if not own:
+                order()
+            ring(queue, ready & _INDEX)
+            ptx.st_relaxed_gpu_u64(queue + layout.RUNG_IDX, ready & _INDEX)
+            found = ptx.atom_cas_release_gpu_u64(queue + layout.READY_HEAD, ready, ready & _INDEX)
+            rings, own = found != ready, False  # RINGING is still set if more became ready meanwhile
             ready = found
 
 
 @device
-def ring(queue, ready, own):
-    """Ring for all ready WQEBBs; the caller has set RINGING. Return READY_HEAD, with RINGING still set if more became ready meanwhile.
-
-    own: all ready WQEBBs are the caller's.
-    """
-    index = ready & wqe.WQE_IDX_MASK
-    if not own:
-        order()
-    ptx.st_relaxed_sys_u32(fixed(queue + layout.DBR), ptx.swap_u32(u32(index)))
+def ring(queue, end):
+    """Store the doorbell record and the register for the WQEBBs before end, which come before them in the caller's order."""
+    index = end & wqe.WQE_IDX_MASK
     if window.COUNTS:
         traffic.count_doorbell(number_at(queue))
+    ptx.st_relaxed_sys_u32(fixed(queue + layout.DBR), ptx.swap_u32(u32(index)))
     if window.TRACES:
         began = trace.begin()
     order()
     ptx.st_relaxed_sys_u64(fixed(queue + layout.UAR), u64(ptx.swap_u32(u32(index << wqe.WQE_IDX_SHIFT))) | fixed(queue + layout.QPN) << _32)
-    ptx.st_relaxed_gpu_u64(queue + layout.RUNG_IDX, ready & _INDEX)
     if window.TRACES:
-        trace.mark(began, trace.RUNG, number_at(queue), ready & _INDEX, _0)
-    return ptx.atom_cas_release_gpu_u64(queue + layout.READY_HEAD, ready, ready & _INDEX)
+        trace.mark(began, trace.RUNG, number_at(queue), end, _0)
 
 
 @device
