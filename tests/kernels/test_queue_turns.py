@@ -68,8 +68,8 @@ with pgas.init():
     dest, missed = pgas.zeros(2 * BLOCKS * PUTS, np.int64), pgas.zeros(1, np.int64)
     apart, source = pgas.zeros((6, 3 * STRIDED), np.int64), pgas.array(np.arange(1, STRIDED + 1))
     words = pgas.zeros((6, 32), np.uint64)
-    for name in ("ld_relaxed_gpu_u64", "atom_cas_gpu_u64", "atom_cas_release_gpu_u64", "st_relaxed_gpu_u64", "st_relaxed_sys_u32",
-                 "st_relaxed_sys_u64", "st_release_gpu_u64", "atom_add_gpu_u64", "red_or_gpu_u64", "fence_nic"):
+    for name in ("ld_relaxed_gpu_u64", "ld_acquire_gpu_u64", "atom_cas_gpu_u64", "atom_cas_release_gpu_u64", "atom_add_gpu_u64",
+                 "st_relaxed_gpu_u64", "st_release_gpu_u64", "st_relaxed_sys_u32", "st_relaxed_sys_u64", "red_or_gpu_u64", "fence_nic"):
         interrupted(name)
     work[int(sys.argv[2]), 1](dest, 0, 1, missed)  # the first ones on this queue pair: each quiet knows of it, and sees it complete
     nic = runtime.current().nic

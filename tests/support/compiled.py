@@ -38,7 +38,7 @@ def listing(built):
     return {**built.summary(), "sass": built.instructions, "ptx": built.ptx}
 
 
-#: Planted errors of submit and poll in queue.py: (text, replacement).
+#: Planted errors of submit, poll, and quiet in queue.py: (text, replacement).
 OF_A_QUEUE = {
     "submit: fence before the doorbell of an idle queue": ("        order()\n        ring(queue, end)", "        ring(queue, end)"),
     "submit: fence before the turn": ("    order()\n    if waits", "    if waits"),
@@ -50,8 +50,9 @@ OF_A_QUEUE = {
         "ptx.atom_cas_relaxed_gpu_u64(queue + layout.READY_HEAD",
     ),
     "submit: release of the mark": ("ptx.atom_cas_release_gpu_u64", "ptx.atom_cas_relaxed_gpu_u64"),
-    "poll: acquire of the cursor": ("ptx.ld_acquire_gpu_u64", "ptx.ld_relaxed_gpu_u64"),
+    "poll: acquire of the cursor": ("    cons = ptx.ld_acquire_gpu_u64", "    cons = ptx.ld_relaxed_gpu_u64"),
     "poll: acquire at the end": ("ptx.ld_acquire_sys_u64", "ptx.ld_relaxed_sys_u64"),
+    "quiet: acquire of the cursor": (", ptx.ld_acquire_gpu_u64(", ", ptx.ld_relaxed_gpu_u64("),
 }
 
 #: The same for ring.wait.
@@ -116,6 +117,14 @@ def wrong(transport):
 
         return poll, (u64, u64)
 
+    def quiet(queue):
+        complete = queue.quiet
+
+        def quiet():
+            complete(_0)
+
+        return quiet, ()
+
     def put(ibgda):
         move = ibgda.put("put", THREAD, 4, nbi=True)
 
@@ -139,7 +148,7 @@ def wrong(transport):
 
     if transport == "ibrc":
         return {"wait": wait(ring)} | {name: wait(altered(ring, *change)) for name, change in OF_A_WAIT.items()}
-    calls = {"submit": submit, "poll": poll}
+    calls = {"submit": submit, "poll": poll, "quiet": quiet}
     kernels = {name: call(queue) for name, call in calls.items()} | {"put": put(ibgda)}
     for name, change in OF_A_QUEUE.items():
         kernels[name] = calls[name.partition(":")[0]](altered(queue, *change))

@@ -2,7 +2,7 @@
 
 Every queue pair has a record in the state page (layout.py). The cursors count WQEBBs and only grow (the names are NVSHMEM's)::
 
-    cons_idx <= ready_head <= resv_head;    ready_head <= cons_idx + depth
+    cons_idx, ready_head, rung_idx <= resv_head;    ready_head <= cons_idx + depth
 
 * ``reserve`` moves resv_head, then waits until these WQEBBs are free. Reservations may exceed the ring; written WQEBBs never do.
 * ``submit`` waits for its turn (ready_head == base) and moves ready_head on. Then it rings the doorbell for everything that is ready:
@@ -13,7 +13,8 @@ Every queue pair has a record in the state page (layout.py). The cursors count W
   lane's doorbell. If there is a later reservation, its thread rings instead, unless a batch is full. The depth is at least twice the
   batch, so that a thread that waits for room always waits for a doorbell that has been rung or will be.
 * If the queue was idle when the WQEBBs were reserved, it is their turn, and no other thread rings. Only the thread whose turn it is sets
-  RINGING or moves ready_head, so this one rings first and moves ready_head afterwards, by a store instead of two atomics.
+  RINGING or moves ready_head, so this one rings first and moves ready_head afterwards, by a store instead of two atomics. Until then,
+  rung_idx and cons_idx may be ahead of ready_head.
 * ``poll`` waits until cons_idx reaches an index. The last WQE of each reservation requests a CQE and has one WQEBB (mlx5.cqe.extend).
 
 Order:
@@ -213,7 +214,9 @@ def complete(op, word, bits):
         number = ((word - layout.USED) << _3) + u64(ptx.lowest_u64(bits))
         bits &= bits - _1
         queue = layout.RECORDS + number * layout.RECORD_SIZE
-        if not poll(op, queue, ptx.ld_relaxed_gpu_u64(queue + layout.RESV_HEAD)):
+        # Most of many queues have nothing outstanding. The atomic that raised cons_idx is behind a fence, after the load of the CQE.
+        head, cons = ptx.ld_relaxed_gpu_u64(queue + layout.RESV_HEAD), ptx.ld_acquire_gpu_u64(queue + layout.CONS_IDX)
+        if cons < head and not poll(op, queue, head):
             return False
     return True
 
