@@ -104,8 +104,9 @@ if not pgas.SIMULATOR:
 
     REFUSED += (TypingError,)
 
-#: For @given: the same examples on every PE.
-same_examples = settings(derandomize=True, database=None, deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+#: For @given: as many examples on every PE. They may differ, because Hypothesis also draws constants of the modules that a PE has imported,
+#: such as those of the software NIC that it has started; all PEs take those of PE 0.
+as_many_examples = settings(derandomize=True, database=None, deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
 
 
 def name_of(dtype):
