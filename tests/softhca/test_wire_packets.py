@@ -84,7 +84,7 @@ def test_packets_are_those_of_scapy(opcode, source, dest):
         packets.put_bth(buffer.bth, opcode, pad, qpn, ackreq, psn)
         length = 12 + len(extended) + nbytes + pad
         v4 = ":" not in source
-        begin = icrc.put_pseudo_header(buffer.bth, int(v4), buffer.place(source), buffer.place(dest), port, 4791, length + 4)
+        begin = icrc.put_pseudo_header(buffer.bth, int(v4), 0, buffer.place(source), buffer.place(dest), port, 4791, length + 4)
         assert buffer.bth - begin == (icrc.PSEUDO_V4 if v4 else icrc.PSEUDO_V6)
         ours = buffer.read(buffer.bth, length)
         ours += icrc.icrc(CRC.ctypes.data, begin, buffer.bth, length).to_bytes(4, "little")
@@ -140,11 +140,9 @@ CAPTURED = [
 
 @pytest.mark.parametrize(("source", "dest", "identification", "port", "payload", "expected"), CAPTURED, ids=["SEND", "CNP"])
 def test_icrc_of_captured_packets(source, dest, identification, port, payload, expected):
-    """These have an identification, which a port of pgas does not send."""
     data = bytes.fromhex(payload)
     buffer = Buffer(data)
-    begin = icrc.put_pseudo_header(buffer.bth, 1, buffer.place(source), buffer.place(dest), port, 4791, len(data) + 4)
-    buffer.write(buffer.bth - 8 - 20 + 4, identification.to_bytes(2, "big"))
+    begin = icrc.put_pseudo_header(buffer.bth, 1, identification, buffer.place(source), buffer.place(dest), port, 4791, len(data) + 4)
     found = icrc.icrc(CRC.ctypes.data, begin, buffer.bth, len(data))
     assert found.to_bytes(4, "little") == expected.to_bytes(4, "big")
     assert buffer.read(buffer.bth, len(data)) == data, "the masked byte was not restored"
@@ -155,7 +153,7 @@ def test_the_identification_follows_from_the_icrc(source, dest, identification, 
     """A UDP socket does not show it. A damaged packet has none, or another one in one of 65,536 cases."""
     data, table = bytes.fromhex(payload), CRC.ctypes.data
     buffer = Buffer(data)
-    begin = icrc.put_pseudo_header(buffer.bth, 1, buffer.place(source), buffer.place(dest), port, 4791, len(data) + 4)
+    begin = icrc.put_pseudo_header(buffer.bth, 1, 0, buffer.place(source), buffer.place(dest), port, 4791, len(data) + 4)
     difference = icrc.icrc(table, begin, buffer.bth, len(data)) ^ int.from_bytes(expected.to_bytes(4, "big"), "little")
     covered = buffer.bth + len(data) - begin - icrc.ID_END
     assert icrc.identification(table, difference, covered) == identification

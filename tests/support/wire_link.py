@@ -71,7 +71,9 @@ class Faults(NamedTuple):
 class Node:
     """A card with one queue pair, row 1, whose memory, queues, and keys are arrays of this process."""
 
-    def __init__(self, address, *, mtu=1024, psns=(0, 0), timeout_ns=50_000_000, retries=7, rnr_retry=7, reads_max=16, receives=True):
+    def __init__(
+        self, address, *, mtu=1024, psns=(0, 0), timeout_ns=50_000_000, retries=7, rnr_retry=7, reads_max=16, receives=True, software=False
+    ):
         self.tables = t.Tables(receives=True)
         self.records = r.Records(self.tables)
         self.memory = t.zeroed(MEMORY, np.dtype(np.uint8))
@@ -83,9 +85,9 @@ class Node:
             t.zeroed(r.IN_FRAMES * r.FRAME_ROW, np.dtype(np.uint8)),
         )
         self.address, self.mtu, self.posted, self.consumed, self.received = address, mtu, 0, 0, 0
-        self.senders = {}
+        self.senders, self.udp = {}, 4791 if software else 0
         port = self.records.port[0]
-        port["v4"], port["udp"] = 1, 4791
+        port["v4"], port["udp"], port["segments"] = 1, 4791, r.SEGMENTS_MAX
         self.records.port.view(np.uint8)[r.PORT_GID : r.PORT_GID + 4] = [int(part) for part in address.split(".")]
         self._key()
         self._contexts(rnr_retry, receives=receives)
@@ -136,7 +138,7 @@ class Node:
     def connect(self, peer):
         send, receive = self.psns
         gid = bytes(map(int, peer.address.split(".")))
-        rtr = {"mtu": min(self.mtu, peer.mtu), "log_msg_max": 30, "rnr_timer": 1, "receive_psn": receive, "udp": 0}
+        rtr = {"mtu": min(self.mtu, peer.mtu), "log_msg_max": 30, "rnr_timer": 1, "receive_psn": receive, "udp": self.udp}
         self.records.connect(ROW, gid, sockaddr(peer.address), **rtr)
         self.records.start(ROW, send_psn=send, cursor=0, **self.options)
         self.qp["remote_qpn"], self.qp["send_psn"], self.qp["recv_psn"] = peer.qpn, send, receive
@@ -195,11 +197,12 @@ class Node:
         port["now"] = now
         step(int(self.block.ctypes.data))
         sent = []
+        headers = self.records.out.view("<i8").reshape(-1, r.MMSG_BYTES // 8)[: int(port["messages"])]
+        self.messages = headers[:, r.MMSG_IOVLEN // 8].tolist()  # the number of packets of each message
         for i in range(int(port["out_count"])):
-            header = self.records.out[i * r.MMSG_BYTES : (i + 1) * r.MMSG_BYTES].view("<i8")
-            iov = (ctypes.c_int64 * 2).from_address(int(header[r.MMSG_IOV // 8]))
+            iov = (ctypes.c_int64 * 2).from_address(int(port["out_iov"]) + i * r.IOV_BYTES)
             sent.append(ctypes.string_at(iov[0], iov[1]))
-        port["out_count"] = 0
+        port["out_count"] = port["messages"] = 0
         return sent
 
 

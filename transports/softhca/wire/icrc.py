@@ -5,8 +5,9 @@ that routers change are ones: of IPv4 the type of service, time to live, and hea
 limit; the UDP checksum; and bth.resv8a. Its bytes are in the packet with the least significant first.
 
 A UDP socket does not show IP headers, so they are rebuilt (put_pseudo_header). An unconnected socket that forbids fragments sends
-identification 0, with the flag DF. Other devices, such as the kernel's Soft-RoCE, send other identifications over IPv4. Because the CRC is
-linear, the identification follows from the difference of two CRCs: identification().
+identification 0, with the flag DF, or numbers from 0 for the datagrams of one message (frames.py). Other devices, such as the kernel's
+Soft-RoCE, send other identifications over IPv4. Because the CRC is linear, the identification follows from the difference of two CRCs:
+identification().
 """
 
 from typing import Any
@@ -38,7 +39,7 @@ _FOLD_4, _FOLD_1 = (0x1_5444_2BD4, 0x1_C6E4_1596), (0x1_7519_97D0, 0x0_CCAA_009E
 
 # Words of the masked headers.
 _IPV4_FIRST = 0x45FF_0000  # version, header length, and type of service; the total length is added
-_IPV4_DF = 0x4000  # identification 0, DF, no offset
+_IPV4_DF = 0x4000  # DF, no offset; the identification is above
 _IPV4_TTL_UDP = 0xFF11_FFFF  # time to live, protocol, and checksum
 _IPV6_FIRST = 0x6FFF_FFFF  # version, traffic class, and flow label
 _IPV6_UDP_HOPS = 0x11FF  # next header and hop limit; the payload length is above
@@ -108,12 +109,13 @@ def divided(table: int, state: int, at: int, nbytes: int) -> int:
 
 
 @device
-def put_pseudo_header(bth: int, v4: int, source: int, dest: int, source_port: int, dest_port: int, nbytes: int) -> int:
+def put_pseudo_header(bth: int, v4: int, number: int, source: int, dest: int, source_port: int, dest_port: int, nbytes: int) -> int:
     """Write the masked headers before a BTH, and return where they begin.
 
     Args:
         bth: address of the BTH.
         v4: whether over IPv4.
+        number: the IPv4 identification.
         source, dest: addresses of both addresses, in network order.
         source_port, dest_port: the UDP ports.
         nbytes: bytes of the UDP payload, with the ICRC.
@@ -125,7 +127,7 @@ def put_pseudo_header(bth: int, v4: int, source: int, dest: int, source_port: in
     if v4 != 0:
         ip = udp - IPV4_BYTES
         store_be32(ip, _IPV4_FIRST + length + IPV4_BYTES)
-        store_be32(ip + 4, _IPV4_DF)
+        store_be32(ip + 4, number << 16 | _IPV4_DF)
         store_be32(ip + 8, _IPV4_TTL_UDP)
         store_be32(ip + 12, load_be32(source))
         store_be32(ip + 16, load_be32(dest))

@@ -10,7 +10,7 @@ from pgas.transports.softhca.engine.ops import load, load_any_u32, load_be32, lo
 from pgas.transports.softhca.engine.states import count, state_of
 from pgas.transports.softhca.wire import records as r
 from pgas.transports.softhca.wire.completer import answered
-from pgas.transports.softhca.wire.icrc import ID_END, icrc, identification, put_pseudo_header
+from pgas.transports.softhca.wire.icrc import ID_END, PSEUDO_V4, icrc, identification, put_pseudo_header
 from pgas.transports.softhca.wire.packets import ICRC_BYTES, Rc, dest_qp, headers_end, opcode_of, pad_of, valid_bth
 from pgas.transports.softhca.wire.responder import acknowledge_due, requested
 
@@ -80,20 +80,46 @@ def from_peer(port: int, conn: int, source: int) -> int:
 def whole(port: int, conn: int, bth: int, length: int, source: int) -> int:
     """Whether the ICRC of a packet is right.
 
-    A peer whose first packets have identification 0 must keep to it. From others, any identification is accepted over IPv4, which leaves 16
-    bits of the ICRC to detect errors.
+    Over IPv4, packets of a software NIC have the identifications 0 to SEGMENTS_MAX - 1 (frames.py), which leaves 26 bits of the ICRC to
+    detect errors. Another peer whose first packets have identification 0 must keep to it. From others, any identification is accepted,
+    which leaves 16 bits.
     """
-    peer_udp, own_udp = load_be32(source) & 0xFFFF, load(port + r.PORT_UDP)
-    begin = put_pseudo_header(bth, load(port + r.PORT_V4), conn + r.CONN_GID, port + r.PORT_GID, peer_udp, own_udp, length)
-    difference = icrc(load(port + r.PORT_CRC), begin, bth, length - ICRC_BYTES) ^ load_any_u32(bth + length - ICRC_BYTES)
+    last = load(conn + r.CONN_NUMBER)
+    if 0 < last < r.SEGMENTS_MAX - 1 and difference_of(port, conn, bth, length, source, last + 1) == 0:
+        store(conn + r.CONN_NUMBER, last + 1)
+        return 1
+    difference = difference_of(port, conn, bth, length, source, 0)
+    if load(conn + r.CONN_UDP) != 0:
+        number = 0
+        if difference != 0:
+            if load(port + r.PORT_V4) == 0:
+                return 0
+            number = 1 if difference_of(port, conn, bth, length, source, 1) == 0 else number_of(port, length, difference)
+            if number < 0 or number >= r.SEGMENTS_MAX:
+                return 0
+        store(conn + r.CONN_NUMBER, number)
+        return 1
     unnumbered = load(conn + r.CONN_UNNUMBERED)
     if difference == 0:
         store(conn + r.CONN_UNNUMBERED, min(r.UNNUMBERED_ENOUGH, unnumbered + 1))
         return 1
     if load(port + r.PORT_V4) == 0 or unnumbered == r.UNNUMBERED_ENOUGH:
         return 0
-    covered = bth - begin + length - ICRC_BYTES - ID_END
-    if identification(load(port + r.PORT_CRC), difference, covered) < 0:
+    if number_of(port, length, difference) < 0:
         return 0
     store(conn + r.CONN_UNNUMBERED, 0)
     return 1
+
+
+@device
+def difference_of(port: int, conn: int, bth: int, length: int, source: int, number: int) -> int:
+    """Return the ICRC that a packet has, exclusive or the one that an identification gives it."""
+    peer_udp, own_udp = load_be32(source) & 0xFFFF, load(port + r.PORT_UDP)
+    begin = put_pseudo_header(bth, load(port + r.PORT_V4), number, conn + r.CONN_GID, port + r.PORT_GID, peer_udp, own_udp, length)
+    return icrc(load(port + r.PORT_CRC), begin, bth, length - ICRC_BYTES) ^ load_any_u32(bth + length - ICRC_BYTES)
+
+
+@device
+def number_of(port: int, length: int, difference: int) -> int:
+    """Return the identification of a packet over IPv4 from its difference with identification 0; -1 if no identification explains it."""
+    return identification(load(port + r.PORT_CRC), difference, PSEUDO_V4 + length - ICRC_BYTES - ID_END)

@@ -162,10 +162,14 @@ class WirePort:
             bound.setsockopt(socket.SOL_SOCKET, limited, _BUFFER)
             with contextlib.suppress(OSError):  # only root may exceed the limit
                 bound.setsockopt(socket.SOL_SOCKET, forced, _BUFFER)
-        forbid_fragments(bound)  # and therefore identification 0
-        if self.v4:  # no UDP checksum, because the ICRC covers more
-            bound.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
-        else:
+        forbid_fragments(bound)
+        try:  # UDP_SEGMENT requires UDP checksums
+            bound.getsockopt(r.SOL_UDP, r.UDP_SEGMENT)
+            self.records.port[0]["segments"] = r.SEGMENTS_MAX
+        except OSError:  # Linux before 4.18
+            if self.v4:  # no UDP checksum, because the ICRC covers more
+                bound.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
+        if not self.v4:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         try:
             try:

@@ -80,14 +80,15 @@ WINDOW_FIRST, RESEND_FIRST_NS = 32, 20_000_000
     RESP_FATAL,  # syndrome of the NAK that moved the queue pair to ERR; 0: none
     RESP_REPLAYS,  # atomics that were executed
     CONN_UNNUMBERED,  # packets that came in a row with identification 0, up to UNNUMBERED_ENOUGH
-) = range(0, 8 * 49, 8)
+    CONN_NUMBER,  # identification of the last packet of a software NIC
+) = range(0, 8 * 50, 8)
 
 _FIELDS = {name.removeprefix("CONN_"): place for name, place in list(globals().items()) if name.startswith(("CONN_", "REQ_", "RESP_"))}
 
 #: Results of the last atomics, for duplicates (IBTA 9.4.5), as (PSN, original value): as many as a requester may have outstanding.
 REPLAYS = 1 << layout.LOG_MAX_RA
 REPLAY_BYTES = 16
-CONN_REPLAYS = CONN_UNNUMBERED + 8
+CONN_REPLAYS = CONN_NUMBER + 8
 CONN_ROW = -(-(CONN_REPLAYS + REPLAYS * REPLAY_BYTES) // 64) * 64
 
 #: Number of packets with identification 0 in a row after which a peer's packets must all have it.
@@ -111,8 +112,12 @@ ENTRIES = 64
     PORT_NOW,  # time of this pass
     PORT_CRC,  # address of icrc.tables()
     PORT_FRAMES,  # address of the frames to be sent
-    PORT_OUT,  # address of their message headers (struct mmsghdr), and number of them
-    PORT_OUT_COUNT,
+    PORT_OUT_COUNT,  # number of them
+    PORT_OUT_IOV,  # address of their struct iovec
+    PORT_OUT,  # address of the message headers (struct mmsghdr) that send them, and number of them
+    PORT_MESSAGES,
+    PORT_SEGMENTS,  # maximum number of frames of a message
+    PORT_SEGMENT_NBYTES,  # bytes of the first frame of the last message
     PORT_INBOUND,  # address of the frames that come
     PORT_IN,  # address of their message headers
     PORT_DUE,  # address of the connections with an ACK due, and number of them
@@ -136,7 +141,7 @@ ENTRIES = 64
     PORT_BAD_ICRC,
     PORT_BAD_PSN,  # outside the window of PSNs
     PORT_BAD_RESPONSE,  # not an answer to an outstanding request
-) = range(0, 8 * 32, 8)
+) = range(0, 8 * 36, 8)
 
 #: Offset of the BTH in a frame, before which the masked headers of the ICRC have room. Data after a BTH, or a BTH and a RETH, is at a
 #: multiple of 16.
@@ -146,10 +151,16 @@ FRAME_ROW = -(-(FRAME_BTH + OVERHEAD_MAX + MTU_MAX) // 64) * 64
 #: Number of frames to be sent together, and of frames that are received together.
 OUT_FRAMES, IN_FRAMES = 256, 64
 
-#: struct mmsghdr: name, its length, iovec, its length; and the length that came. Each has its own struct iovec.
-MMSG_BYTES, MMSG_NAME, MMSG_NAMELEN, MMSG_IOV, MMSG_IOVLEN, MMSG_LEN = 64, 0, 8, 16, 24, 56
+#: Maximum number of frames of a message, which the kernel makes datagrams of (UDP_MAX_SEGMENTS), and of their bytes.
+SEGMENTS_MAX, MESSAGE_NBYTES = 64, 65_507
+
+#: struct mmsghdr: name, its length, iovec, its length, control message, its length; and the length that came.
+MMSG_BYTES, MMSG_NAME, MMSG_NAMELEN, MMSG_IOV, MMSG_IOVLEN, MMSG_CONTROL, MMSG_CONTROLLEN, MMSG_LEN = 64, 0, 8, 16, 24, 32, 40, 56
 IOV_BYTES, IOV_BASE, IOV_LEN = 16, 0, 8
 SOCKADDR_BYTES = 32
+#: struct cmsghdr with UDP_SEGMENT: length (CMSG_LEN), level and type, and the bytes of a segment; with padding (CMSG_SPACE).
+CONTROL_BYTES, CONTROL_LEN, CONTROL_KIND, CONTROL_SEGMENT = 24, 0, 8, 16
+SOL_UDP, UDP_SEGMENT, _CMSG_LEN = 17, 103, 18
 
 #: Offset of the IP address in struct sockaddr_in and sockaddr_in6. In both, the UDP port is the lower half of the first big-endian word.
 SOCKADDR_V4, SOCKADDR_V6 = 4, 8
@@ -175,16 +186,22 @@ class Records:
         self._entries = t.zeroed((1 << layout.LOG_MAX_QP) * ENTRIES * ENTRY_ROW, bytes_)
         self._crc = icrc.tables()
         self.out, self._out_iov, self.frames = (t.zeroed(OUT_FRAMES * n, bytes_) for n in (MMSG_BYTES, IOV_BYTES, FRAME_ROW))
+        self._controls = t.zeroed(OUT_FRAMES * CONTROL_BYTES, bytes_)
         self._in, self._in_iov = (t.zeroed(IN_FRAMES * n, bytes_) for n in (MMSG_BYTES, IOV_BYTES))
         self._inbound = tables.page_locked(IN_FRAMES * FRAME_ROW)  # because the data of packets is written from there
         self._in_names, self._due = t.zeroed(IN_FRAMES * SOCKADDR_BYTES, bytes_), t.zeroed(OUT_FRAMES * 8, bytes_)
         port = self.port[0]
-        port["fd"], port["dma"] = -1, tables.ring
+        port["fd"], port["dma"], port["segments"] = -1, tables.ring, 1
         for name, array in (
-            ("crc", self._crc), ("frames", self.frames), ("out", self.out), ("inbound", self._inbound), ("in", self._in), ("due", self._due)
+            ("crc", self._crc), ("frames", self.frames), ("out", self.out), ("out_iov", self._out_iov), ("inbound", self._inbound),
+            ("in", self._in), ("due", self._due),
         ):  # fmt: skip
             port[name] = array.ctypes.data
         self._headers(self.out, self._out_iov, self.frames, None)
+        for i in range(OUT_FRAMES):
+            control = self._controls[i * CONTROL_BYTES : (i + 1) * CONTROL_BYTES].view("<i8")
+            control[CONTROL_LEN // 8], control[CONTROL_KIND // 8] = _CMSG_LEN, UDP_SEGMENT << 32 | SOL_UDP
+            self.out[i * MMSG_BYTES : (i + 1) * MMSG_BYTES].view("<i8")[MMSG_CONTROL // 8] = control.ctypes.data
         self._headers(self._in, self._in_iov, self._inbound, self._in_names)
         tables.set(t.CTL_WIRE, self.port.ctypes.data)
 
