@@ -86,6 +86,7 @@ class Node:
         )
         self.address, self.mtu, self.posted, self.consumed, self.received = address, mtu, 0, 0, 0
         self.senders, self.udp = {}, 4791 if software else 0
+        self.messages = []  #: all that it has sent, as lists of packets
         port = self.records.port[0]
         port["v4"], port["udp"], port["segments"] = 1, 4791, r.SEGMENTS_MAX
         self.records.port.view(np.uint8)[r.PORT_GID : r.PORT_GID + 4] = [int(part) for part in address.split(".")]
@@ -197,13 +198,14 @@ class Node:
         port["now"] = now
         step(int(self.block.ctypes.data))
         sent = []
-        headers = self.records.out.view("<i8").reshape(-1, r.MMSG_BYTES // 8)[: int(port["messages"])]
-        self.messages = headers[:, r.MMSG_IOVLEN // 8].tolist()  # the number of packets of each message
-        for i in range(int(port["out_count"])):
-            iov = (ctypes.c_int64 * 2).from_address(int(port["out_iov"]) + i * r.IOV_BYTES)
-            sent.append(ctypes.string_at(iov[0], iov[1]))
+        for header in self.records.out.view("<i8").reshape(-1, r.MMSG_BYTES // 8)[: int(port["messages"])]:
+            iovs = (ctypes.c_int64 * 2 * int(header[r.MMSG_IOVLEN // 8])).from_address(int(header[r.MMSG_IOV // 8]))
+            sent.append([ctypes.string_at(*iov) for iov in iovs])
+        self.messages += sent
+        packets = [packet for message in sent for packet in message]
+        assert len(packets) == port["out_count"]
         port["out_count"] = port["messages"] = 0
-        return sent
+        return packets
 
 
 class Link:

@@ -151,7 +151,6 @@ def submit(op, queue, here, rank, n, reserved):
     if idle:
         order()
         ring(queue, end)
-        ptx.st_relaxed_gpu_u64(queue + layout.RUNG_IDX, end)
         ptx.st_release_gpu_u64(queue + layout.READY_HEAD, end)
     waits, rings, own, due = rank == 0 and not idle, False, False, False
     if ptx.vote_any(here, u32(waits)) == 0:
@@ -186,7 +185,6 @@ def submit(op, queue, here, rank, n, reserved):
             if not own:
                 order()
             ring(queue, ready & _INDEX)
-            ptx.st_relaxed_gpu_u64(queue + layout.RUNG_IDX, ready & _INDEX)
             found = ptx.atom_cas_release_gpu_u64(queue + layout.READY_HEAD, ready, ready & _INDEX)
             rings, own = found != ready, False  # RINGING is still set if more became ready meanwhile
             ready = found
@@ -194,7 +192,7 @@ def submit(op, queue, here, rank, n, reserved):
 
 @device
 def ring(queue, end):
-    """Store the doorbell record and the register for the WQEBBs before end, which come before them in the caller's order."""
+    """Store the doorbell record, the register, and rung_idx for the WQEBBs before end, which come before them in the caller's order."""
     index = end & wqe.WQE_IDX_MASK
     if window.COUNTS:
         traffic.count_doorbell(number_at(queue))
@@ -203,6 +201,7 @@ def ring(queue, end):
         began = trace.begin()
     order()
     ptx.st_relaxed_sys_u64(fixed(queue + layout.UAR), u64(ptx.swap_u32(u32(index << wqe.WQE_IDX_SHIFT))) | fixed(queue + layout.QPN) << _32)
+    ptx.st_relaxed_gpu_u64(queue + layout.RUNG_IDX, end)
     if window.TRACES:
         trace.mark(began, trace.RUNG, number_at(queue), end, _0)
 

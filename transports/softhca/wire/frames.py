@@ -73,7 +73,7 @@ def join_message(port: int, conn: int, nbytes: int) -> int:
         number = load(last + r.MMSG_IOVLEN)
         store(last + r.MMSG_IOVLEN, number + 1)
         store(last + r.MMSG_CONTROLLEN, r.CONTROL_BYTES)
-        store(load(last + r.MMSG_CONTROL) + r.CONTROL_SEGMENT, load(port + r.PORT_SEGMENT_NBYTES))
+        store(load(last + r.MMSG_CONTROL) + r.CONTROL_SEGMENT, segment_nbytes(last))
         return number
     new = last + r.MMSG_BYTES
     store(new + r.MMSG_NAME, conn + r.CONN_SOCKADDR)
@@ -81,8 +81,13 @@ def join_message(port: int, conn: int, nbytes: int) -> int:
     store(new + r.MMSG_IOVLEN, 1)
     store(new + r.MMSG_CONTROLLEN, 0)
     store(port + r.PORT_MESSAGES, messages + 1)
-    store(port + r.PORT_SEGMENT_NBYTES, nbytes)
     return 0
+
+
+@device
+def segment_nbytes(message: int) -> int:
+    """Return the bytes of a message's first frame, which all but the last one have."""
+    return load(load(message + r.MMSG_IOV) + r.IOV_LEN)
 
 
 @device
@@ -90,7 +95,7 @@ def joins(port: int, conn: int, message: int, iov: int, nbytes: int) -> int:
     """Whether a frame of nbytes joins a message, whose last frame has the iovec."""
     if load(conn + r.CONN_UDP) == 0 or load(message + r.MMSG_NAME) != conn + r.CONN_SOCKADDR:
         return 0
-    number, each = load(message + r.MMSG_IOVLEN), load(port + r.PORT_SEGMENT_NBYTES)
+    number, each = load(message + r.MMSG_IOVLEN), segment_nbytes(message)
     if nbytes > each or load(iov + r.IOV_LEN) != each:
         return 0
     return 1 if number < load(port + r.PORT_SEGMENTS) and (number + 1) * each <= r.MESSAGE_NBYTES else 0

@@ -117,7 +117,6 @@ ENTRIES = 64
     PORT_OUT,  # address of the message headers (struct mmsghdr) that send them, and number of them
     PORT_MESSAGES,
     PORT_SEGMENTS,  # maximum number of frames of a message
-    PORT_SEGMENT_NBYTES,  # bytes of the first frame of the last message
     PORT_INBOUND,  # address of the frames that come
     PORT_IN,  # address of their message headers
     PORT_DUE,  # address of the connections with an ACK due, and number of them
@@ -141,7 +140,7 @@ ENTRIES = 64
     PORT_BAD_ICRC,
     PORT_BAD_PSN,  # outside the window of PSNs
     PORT_BAD_RESPONSE,  # not an answer to an outstanding request
-) = range(0, 8 * 36, 8)
+) = range(0, 8 * 35, 8)
 
 #: Offset of the BTH in a frame, before which the masked headers of the ICRC have room. Data after a BTH, or a BTH and a RETH, is at a
 #: multiple of 16.
@@ -198,10 +197,9 @@ class Records:
         ):  # fmt: skip
             port[name] = array.ctypes.data
         self._headers(self.out, self._out_iov, self.frames, None)
-        for i in range(OUT_FRAMES):
-            control = self._controls[i * CONTROL_BYTES : (i + 1) * CONTROL_BYTES].view("<i8")
-            control[CONTROL_LEN // 8], control[CONTROL_KIND // 8] = _CMSG_LEN, UDP_SEGMENT << 32 | SOL_UDP
-            self.out[i * MMSG_BYTES : (i + 1) * MMSG_BYTES].view("<i8")[MMSG_CONTROL // 8] = control.ctypes.data
+        headers, controls = (array.view("<i8").reshape(OUT_FRAMES, -1) for array in (self.out, self._controls))
+        controls[:, CONTROL_LEN // 8], controls[:, CONTROL_KIND // 8] = _CMSG_LEN, UDP_SEGMENT << 32 | SOL_UDP
+        headers[:, MMSG_CONTROL // 8] = controls.ctypes.data + CONTROL_BYTES * np.arange(OUT_FRAMES)
         self._headers(self._in, self._in_iov, self._inbound, self._in_names)
         tables.set(t.CTL_WIRE, self.port.ctypes.data)
 
